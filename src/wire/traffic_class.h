@@ -25,10 +25,11 @@ enum traffic_class {
 	TRAFFIC_CONTROL,      /* control connection, tickets, small and urgent */
 	TRAFFIC_DEADLINE,     /* a move under a granted floor */
 	TRAFFIC_SCAVENGER,    /* background staging, bulk without a deadline */
+	TRAFFIC_GUEST,        /* guests' own packets: labelled by the edge, never by a socket */
 	TRAFFIC_CLASS_COUNT,
 };
 
-#define TRAFFIC_CLASS_NAMES { "research", "control", "deadline", "scavenger", 0 }
+#define TRAFFIC_CLASS_NAMES { "research", "control", "deadline", "scavenger", "guest", 0 }
 
 #define TRAFFIC_MARK_MAGIC 0x52000000u
 #define TRAFFIC_MARK_MAGIC_MASK 0xff000000u
@@ -36,10 +37,22 @@ enum traffic_class {
 #define TRAFFIC_MARK_CLASS_MASK 0x00f00000u
 #define TRAFFIC_MARK_TAG_MASK 0x000fffffu
 
-/* DSCP values: CS2 (RFC 4594, operations), AF11 (high-throughput data), LE (RFC 8622). */
+/* DSCP values: CS2 (RFC 4594, operations), AF11 (high-throughput data), LE (RFC 8622), and
+ * CS1 for guests, which networks without LE already serve last. */
 #define TRAFFIC_DSCP_CONTROL 16
 #define TRAFFIC_DSCP_DEADLINE 10
 #define TRAFFIC_DSCP_SCAVENGER 1
+#define TRAFFIC_DSCP_GUEST 8
+
+/*
+ * TCP congestion control (TCP_CONGESTION) that yields to everybody on rising
+ * delay, also at a bottleneck that is not ours; and one that holds the rate of
+ * SO_MAX_PACING_RATE, for floors that the schedule has granted. The edge loads
+ * both where the kernel takes them. A socket that cannot have them (ENOENT)
+ * keeps its default and paces in user space. Setting them needs CAP_NET_ADMIN.
+ */
+#define TRAFFIC_CC_SCAVENGER "reclaim_yield"
+#define TRAFFIC_CC_FLOOR "reclaim_floor"
 
 static inline traffic_u32 traffic_mark(enum traffic_class c, traffic_u32 tag)
 {
@@ -63,6 +76,7 @@ static inline int traffic_dscp(enum traffic_class c)
 	return c == TRAFFIC_CONTROL     ? TRAFFIC_DSCP_CONTROL
 	       : c == TRAFFIC_DEADLINE  ? TRAFFIC_DSCP_DEADLINE
 	       : c == TRAFFIC_SCAVENGER ? TRAFFIC_DSCP_SCAVENGER
+	       : c == TRAFFIC_GUEST     ? TRAFFIC_DSCP_GUEST
 					: 0;
 }
 
