@@ -140,8 +140,9 @@ int yaml_parse(const char *text, size_t len, const char *name, json_t **ret,
 	       struct yaml_lines **ret_lines, struct diag *diag);
 int yaml_load(const char *path, json_t **ret, struct yaml_lines **ret_lines, struct diag *diag);
 void yaml_lines_free(struct yaml_lines *l);
-/* The line (from 1) of a value, or 0; the file's name. */
-unsigned yaml_lines_get(const struct yaml_lines *l, const json_t *value);
+/* The line (from 1) of a child: of an object by key, of an array by index (key NULL); 0 = unknown. */
+unsigned yaml_lines_get(const struct yaml_lines *l, const json_t *parent, const char *key,
+			size_t index);
 const char *yaml_lines_name(const struct yaml_lines *l);
 
 /* File to struct in one call: yaml_load + schema_decode(STRICT). */
