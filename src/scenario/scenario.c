@@ -37,7 +37,7 @@ static int fail(const struct loading *l, int err, const char *list, size_t i, co
 
 	if (!items)
 		items = json_object_get(json_object_get(l->root, "topology"), list);
-	line = l->lines ? yaml_lines_get(l->lines, json_array_get(items, i)) : 0;
+	line = l->lines ? yaml_lines_get(l->lines, items, NULL, i) : 0;
 	if (line)
 		(void)snprintf(where, sizeof(where), "%s:%u: %s[%zu]", yaml_lines_name(l->lines),
 			       line, list, i);
