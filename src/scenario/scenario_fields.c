@@ -65,8 +65,7 @@ static const struct schema core_schema =
 	{ .name = "core", .fields = core_fields, .size = sizeof(uint64_t) };
 
 static const struct schema_field topology_fields[] = {
-	{ .name = "core", .kind = FIELD_KIND_OBJECT,
-	  .offset = offsetof(struct scenario_topology, core_bps), .sub = &core_schema },
+	FIELD_OBJECT(struct scenario_topology, core_bps, &core_schema),
 	FIELD_LIST(struct scenario_topology, buildings, &building_schema, SCENARIO_BUILDINGS_MAX,
 		   .flags = FIELD_REQUIRED, .help = "each has a switch"),
 	FIELD_LIST(struct scenario_topology, machines, &machine_schema, SCENARIO_MACHINES_MAX,
