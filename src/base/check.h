@@ -7,6 +7,7 @@
 #define RECLAIM_BASE_CHECK_H
 
 #include <stddef.h>
+#include <sys/param.h> /* its MIN and MAX come first, or they would come later */
 
 _Noreturn void check_failed(const char *expr, const char *file, int line);
 
@@ -23,6 +24,8 @@ _Noreturn void check_failed(const char *expr, const char *file, int line);
 #endif
 
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+#undef MIN
+#undef MAX
 #define MIN(a, b)                           \
 	({                                  \
 		__typeof__(a) min_a_ = (a); \

@@ -65,7 +65,8 @@ static const struct schema core_schema =
 	{ .name = "core", .fields = core_fields, .size = sizeof(uint64_t) };
 
 static const struct schema_field topology_fields[] = {
-	FIELD_OBJECT(struct scenario_topology, core_bps, &core_schema),
+	{ .name = "core", .kind = FIELD_KIND_OBJECT,
+	  .offset = offsetof(struct scenario_topology, core_bps), .sub = &core_schema },
 	FIELD_LIST(struct scenario_topology, buildings, &building_schema, SCENARIO_BUILDINGS_MAX,
 		   .flags = FIELD_REQUIRED, .help = "each has a switch"),
 	FIELD_LIST(struct scenario_topology, machines, &machine_schema, SCENARIO_MACHINES_MAX,

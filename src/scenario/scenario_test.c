@@ -22,10 +22,12 @@ static void refuses(const char *text, const char *where, const char *what)
 {
 	struct scenario s;
 	struct diag diag = DIAG_INIT;
+	char text_of[1024];
 
 	assert_true(scenario_parse(text, strlen(text), "s.yaml", &s, &diag) < 0);
-	if (!strstr(diag.where, where) || !strstr(diag.what, what))
-		fail_msg("got '%s: %s', wanted '%s' and '%s'", diag.where, diag.what, where, what);
+	(void)diag_format(&diag, text_of, sizeof(text_of));
+	if (!strstr(text_of, where) || !strstr(text_of, what))
+		fail_msg("got '%s', wanted '%s' and '%s'", text_of, where, what);
 }
 
 static void test_reads(void **state)
@@ -70,7 +72,7 @@ static void test_reads(void **state)
 
 static void test_refuses(void **state)
 {
-	refuses("name: x\n", "", "topology");
+	refuses("name: x\n", "topology", "missing");
 	refuses(CAMPUS "evnets: []\n", "s.yaml:10", "evnets");
 	refuses(CAMPUS "events:\n  - {do: back, machines: [a9]}\n", "s.yaml:11: events[0]", "a9");
 	refuses(CAMPUS "events:\n  - {do: back, machines: [h1]}\n", "events[0]", "h1");

@@ -136,7 +136,8 @@ static int clock_minutes(const char *text)
 {
 	int hours, minutes;
 
-	if (strlen(text) != 5 || text[2] != ':' || strspn(text, "0123456789:") != 5)
+	if (strlen(text) != 5 || strspn(text, "0123456789") != 2 || text[2] != ':' ||
+	    strspn(text + 3, "0123456789") != 2)
 		return -1;
 	hours = (text[0] - '0') * 10 + text[1] - '0';
 	minutes = (text[3] - '0') * 10 + text[4] - '0';

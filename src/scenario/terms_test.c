@@ -26,10 +26,12 @@ static void refuses(const char *text, const char *where, const char *what)
 {
 	struct terms t;
 	struct diag diag = DIAG_INIT;
+	char text_of[1024];
 
 	assert_true(load(text, &t, &diag) < 0);
-	if (!strstr(diag.where, where) || !strstr(diag.what, what))
-		fail_msg("got '%s: %s', wanted '%s' and '%s'", diag.where, diag.what, where, what);
+	(void)diag_format(&diag, text_of, sizeof(text_of));
+	if (!strstr(text_of, where) || !strstr(text_of, what))
+		fail_msg("got '%s', wanted '%s' and '%s'", text_of, where, what);
 }
 
 static void test_defaults(void **state)
@@ -55,7 +57,7 @@ static void test_defaults(void **state)
 static void test_bad(void **state)
 {
 	refuses("slots: []\n", "slots", "at least one");
-	refuses("window: 10s\n", "", "slots");
+	refuses("window: 10s\n", "slots", "missing");
 	refuses("slots:\n  - {cores: 700000}\n", "t.yaml:2", "4096");
 	refuses("slots:\n  - {kind: gpu}\n", "slots[0]", "which");
 	refuses("slots: [{name: a}, {name: a}]\n", "slots[1]", "taken");
