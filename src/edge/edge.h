@@ -200,7 +200,6 @@ struct edge_kill_report {
 	uint64_t decided_boot_ns; /* when the call was entered */
 	uint64_t map_ns;          /* until the flag stood */
 	uint64_t purge_ns;        /* until the uplink held no guest packet; 0 = nothing to purge */
-	uint64_t backlog_bytes;   /* what the guests' queues held just before; only if asked for */
 };
 
 /*

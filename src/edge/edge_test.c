@@ -1,0 +1,581 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The edge in namespaces. "Does not arrive" is not a wait: a second datagram
+ * that must arrive is sent behind it on the same path, or a drop counter tells.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/if_packet.h>
+#include <net/ethernet.h>
+#include <netinet/ip.h>
+#include <netinet/udp.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "edge/edge_internal.h"
+#include "edge/testnet.h"
+
+#define SOON_MS 2000
+#define FOREVER UINT64_MAX
+
+static struct testnet net;
+static char buf[2048];
+
+static struct edge *open_edge(const struct edge_config *c)
+{
+	struct diag d = DIAG_INIT;
+	struct edge *e = NULL;
+	int err = edge_open(c, &e, &d);
+
+	if (err < 0)
+		print_error("edge_open: %s: %s\n", d.where, d.what);
+	assert_int_equal(err, 0);
+	return e;
+}
+
+static void remove_edge(struct edge *e)
+{
+	struct diag d = DIAG_INIT;
+	int err = edge_remove(e, &d);
+
+	if (err < 0)
+		print_error("edge_remove: %s\n", d.what);
+	assert_int_equal(err, 0);
+	edge_close(e);
+}
+
+static struct edge_guest attach(struct edge *e, int ns, const char *job, const struct edge_rule *rules,
+				size_t rules_count, uint64_t rate_bps)
+{
+	struct edge_guest_config c = { .job = job, .epoch = 7, .netns_fd = ns, .rules = rules,
+				       .rules_count = rules_count, .internet = true,
+				       .rate_bps = rate_bps, .lease_deadline_boot_ns = FOREVER };
+	struct edge_guest g;
+	struct diag d = DIAG_INIT;
+	int err = edge_guest_attach(e, &c, &g, &d);
+
+	if (err < 0)
+		print_error("attach: %s: %s\n", d.where, d.what);
+	assert_int_equal(err, 0);
+	return g;
+}
+
+static void test_probe(void **state)
+{
+	struct edge_features f;
+
+	(void)state;
+	edge_probe(&f);
+	for (int i = 0; i < EDGE_FEATURE_COUNT; i++) {
+		assert_non_null(f.items[i].name);
+		assert_non_null(f.items[i].fallback);
+		assert_true(f.items[i].reason[0] != '\0');
+		print_message("%s: %s (%s)\n", f.items[i].name, f.items[i].have ? "yes" : "no",
+			      f.items[i].reason);
+	}
+	assert_true(f.items[EDGE_ROOT].have && f.items[EDGE_BPF].have);
+}
+
+static void test_adopt(void **state)
+{
+	struct edge_config c = testnet_config(&net);
+	struct edge *e = open_edge(&c);
+	int ns = testnet_ns_new(), out = testnet_udp(net.world_ns, TESTNET_INTERNET, 5000), in;
+	struct edge_guest g = attach(e, ns, "job-1", NULL, 0, 0), again;
+	struct edge_kill_report r;
+
+	(void)state;
+	in = testnet_udp(ns, NULL, 0);
+	assert_int_equal(edge_floor_set(e, 300000000), 0);
+	assert_int_equal(edge_kill(e, g.slot, &r), 0);
+	edge_close(e); /* as a crash: nothing is undone */
+
+	/* Killed while nobody is there. */
+	assert_true(testnet_udp_send(in, TESTNET_INTERNET, 5000, "dead") <= 0);
+	e = open_edge(&c);
+	assert_int_equal(edge_floor_get(e), 300000000);
+	assert_int_equal(edge_guest_find(e, "job-1", 7, &again), 0);
+	assert_int_equal(again.slot, g.slot);
+	assert_true(again.killed);
+	assert_int_equal(edge_guest_detach(e, g.slot), 0);
+	assert_int_equal(edge_guest_detach(e, g.slot), -ENOENT);
+	g = attach(e, ns, "job-1", NULL, 0, 0);
+	edge_close(e);
+	e = open_edge(&c);
+	assert_int_equal(testnet_udp_send(in, TESTNET_INTERNET, 5000, "alive"), 0);
+	assert_true(testnet_udp_recv(out, SOON_MS, buf, sizeof(buf), NULL));
+	assert_string_equal(buf, "alive"); /* "dead" would have been first */
+	/* Adoption found the guest's namespace: its queue can be set again. */
+	{
+		CLEANUP_FD int holder = testnet_udp(ns, NULL, 0);
+
+		assert_true(holder >= 0);
+	}
+	close(ns);
+	close(in);
+	close(out);
+	remove_edge(e);
+}
+
+static void test_reach(void **state)
+{
+	struct edge_config c = testnet_config(&net);
+	struct edge *e = open_edge(&c);
+	struct edge_rule rule = { .to = { { inet_addr(TESTNET_CAMPUS) }, 32 }, .port_min = 6000,
+				  .port_max = 6001, .proto = EDGE_PROTO_UDP };
+	int ns = testnet_ns_new(), in;
+	struct edge_guest g = attach(e, ns, "job-2", &rule, 1, 0);
+	int internet = testnet_udp(net.world_ns, TESTNET_INTERNET, 5000);
+	int campus = testnet_udp(net.world_ns, TESTNET_CAMPUS, 6001);
+	int closed = testnet_udp(net.world_ns, TESTNET_CAMPUS, 6002);
+	int service = testnet_udp(net.machine_ns, NULL, 7000);
+	int tos_on = 1;
+	struct sockaddr_in from;
+	struct edge_guest_count n;
+	uint64_t denied;
+	json_t *who;
+	struct in_addr addr = { inet_addr(TESTNET_INTERNET) };
+
+	(void)state;
+	in = testnet_udp(ns, NULL, 0);
+	assert_int_equal(setsockopt(internet, IPPROTO_IP, IP_RECVTOS, &tos_on, sizeof(tos_on)), 0);
+	/* Out under the uplink's address, and the answer back. */
+	assert_int_equal(testnet_udp_send(in, TESTNET_INTERNET, 5000, "hello"), 0);
+	assert_true(testnet_udp_recv(internet, SOON_MS, buf, sizeof(buf), &from));
+	assert_string_equal(inet_ntoa(from.sin_addr), TESTNET_MACHINE);
+	assert_true(sendto(internet, "back", 4, 0, (struct sockaddr *)&from, sizeof(from)) == 4);
+	assert_true(testnet_udp_recv(in, SOON_MS, buf, sizeof(buf), NULL));
+	assert_string_equal(buf, "back");
+
+	/* Campus: only what the rule opens; the allowed one comes last. */
+	assert_int_equal(edge_guest_count(e, g.slot, &n), 0);
+	denied = n.denied;
+	(void)testnet_udp_send(in, TESTNET_CAMPUS, 6002, "no");
+	(void)testnet_udp_send(in, TESTNET_WORLD, 6001, "no");
+	(void)testnet_udp_send(in, TESTNET_MACHINE, 7000, "no");
+	(void)testnet_udp_send(in, inet_ntoa(g.gateway), 7000, "no");
+	assert_int_equal(testnet_udp_send(in, TESTNET_CAMPUS, 6001, "yes"), 0);
+	assert_true(testnet_udp_recv(campus, SOON_MS, buf, sizeof(buf), NULL));
+	assert_string_equal(buf, "yes");
+	assert_false(testnet_udp_recv(closed, 0, buf, sizeof(buf), NULL));
+	assert_false(testnet_udp_recv(service, 0, buf, sizeof(buf), NULL));
+	assert_int_equal(edge_guest_count(e, g.slot, &n), 0);
+	assert_true(n.denied >= denied + 4); /* the guest's kernel multicasts, too */
+
+	/* Who: by the port that the campus saw, live and from the log. */
+	for (int logged = 0; logged < 2; logged++) {
+		if (logged)
+			assert_int_equal(flows_sweep(e, true, NULL), 0);
+		assert_int_equal(edge_who(e, &addr, 5000, clock_wall_ms(), 60000, &who, NULL), 0);
+		assert_true(json_array_size(who) >= 1); /* earlier tests' flows are in the log */
+		assert_string_equal(json_string_value(json_object_get(json_array_get(who, 0), "job")),
+				    "job-2");
+		json_decref(who);
+	}
+	addr.s_addr = inet_addr(TESTNET_MACHINE);
+	assert_int_equal(edge_who(e, &addr, ntohs(from.sin_port), 0, 0, &who, NULL), 0);
+	assert_int_equal(json_array_size(who), 2); /* one source port, two destinations */
+	json_decref(who);
+	assert_int_equal(edge_who(e, &addr, 1, 0, 0, &who, NULL), 0);
+	assert_int_equal(json_array_size(who), 0);
+	json_decref(who);
+	close(in);
+	close(internet);
+	close(campus);
+	close(closed);
+	close(service);
+	close(ns);
+	remove_edge(e);
+}
+
+/* An Ethernet frame with an empty UDP datagram, from any source. */
+static void send_frame(int fd, int ifindex, const uint8_t src_mac[6], const uint8_t dst_mac[6],
+		       const char *src_ip)
+{
+	struct {
+		struct ether_header eth;
+		struct iphdr ip;
+		struct udphdr udp;
+	} __attribute__((packed)) f = {
+		.eth.ether_type = htons(ETH_P_IP),
+		.ip = { .version = 4, .ihl = 5, .tot_len = htons(28), .ttl = 9, .protocol = IPPROTO_UDP,
+			.saddr = inet_addr(src_ip), .daddr = inet_addr(TESTNET_INTERNET) },
+		.udp = { .source = htons(9), .dest = htons(5000), .len = htons(8) },
+	};
+	struct sockaddr_ll ll = { .sll_family = AF_PACKET, .sll_ifindex = ifindex, .sll_halen = 6 };
+
+	memcpy(f.eth.ether_shost, src_mac, 6);
+	memcpy(f.eth.ether_dhost, dst_mac, 6);
+	assert_int_equal(sendto(fd, &f, sizeof(f), 0, (struct sockaddr *)&ll, sizeof(ll)), sizeof(f));
+}
+
+static uint64_t wait_spoofed(struct edge *e, unsigned slot, uint64_t at_least)
+{
+	struct edge_guest_count n;
+	uint64_t until = clock_boot_ns() + SOON_MS * NS_PER_MS;
+
+	do
+		assert_int_equal(edge_guest_count(e, slot, &n), 0);
+	while (n.spoofed < at_least && clock_boot_ns() < until);
+	return n.spoofed;
+}
+
+static void test_spoof(void **state)
+{
+	struct edge_config c = testnet_config(&net);
+	struct edge *e = open_edge(&c);
+	int ns = testnet_ns_new(), raw;
+	struct edge_guest g = attach(e, ns, "job-3", NULL, 0, 0);
+	uint8_t other[6] = { 2, 9, 9, 9, 9, 9 };
+	struct edge_abi_guest abi;
+	uint32_t slot = g.slot;
+	char own[INET_ADDRSTRLEN];
+
+	(void)state;
+	assert_int_equal(map_read(&e->hooks, EDGE_MAP_GUEST, &slot, &abi), 0);
+	(void)inet_ntop(AF_INET, &g.address, own, sizeof(own));
+	raw = testnet_socket(ns, AF_PACKET, SOCK_RAW, htons(ETH_P_ALL));
+	assert_true(raw >= 0);
+	send_frame(raw, e->guests[slot].inner_ifindex, abi.mac, abi.gateway_mac, "10.9.0.77");
+	assert_int_equal(wait_spoofed(e, slot, 1), 1);
+	send_frame(raw, e->guests[slot].inner_ifindex, other, abi.gateway_mac, own);
+	assert_int_equal(wait_spoofed(e, slot, 2), 2);
+	close(raw);
+	close(ns);
+	remove_edge(e);
+}
+
+static void test_lease(void **state)
+{
+	struct edge_config c = testnet_config(&net);
+	struct edge *e = open_edge(&c);
+	int ns = testnet_ns_new(), out = testnet_udp(net.world_ns, TESTNET_INTERNET, 5000), in;
+	struct edge_guest g = attach(e, ns, "job-4", NULL, 0, 0);
+	struct edge_guest_count n;
+	uint64_t deadline;
+
+	(void)state;
+	in = testnet_udp(ns, NULL, 0);
+	assert_int_equal(testnet_udp_send(in, TESTNET_INTERNET, 5000, "1"), 0);
+	assert_true(testnet_udp_recv(out, SOON_MS, buf, sizeof(buf), NULL));
+	/* The deadline passes with nobody doing anything. */
+	deadline = clock_boot_ns() + 30 * NS_PER_MS;
+	assert_int_equal(edge_guest_lease(e, g.slot, deadline), 0);
+	edge_close(e);
+	do
+		(void)testnet_udp_send(in, TESTNET_INTERNET, 5000, "2");
+	while (clock_boot_ns() < deadline);
+	while (testnet_udp_recv(out, 0, buf, sizeof(buf), NULL))
+		;
+	(void)testnet_udp_send(in, TESTNET_INTERNET, 5000, "late");
+	e = open_edge(&c);
+	assert_int_equal(edge_guest_count(e, g.slot, &n), 0);
+	assert_true(n.lease >= 1);
+	assert_int_equal(edge_guest_lease(e, g.slot, FOREVER), 0);
+	assert_int_equal(testnet_udp_send(in, TESTNET_INTERNET, 5000, "3"), 0);
+	do
+		assert_true(testnet_udp_recv(out, SOON_MS, buf, sizeof(buf), NULL));
+	while (buf[0] == '2');
+	assert_string_equal(buf, "3");
+	close(in);
+	close(out);
+	close(ns);
+	remove_edge(e);
+}
+
+static void kill_both_ways(uint32_t disable)
+{
+	struct edge_config c = testnet_config(&net);
+	struct edge *e;
+	int ns = testnet_ns_new(), out = testnet_udp(net.world_ns, TESTNET_INTERNET, 5000), in;
+	struct sockaddr_in from;
+	struct edge_kill_report r;
+	struct edge_guest g;
+	struct edge_guest_count n;
+	uint64_t until;
+
+	c.disable = disable;
+	e = open_edge(&c);
+	g = attach(e, ns, "job-5", NULL, 0, 0);
+	in = testnet_udp(ns, NULL, 0);
+	for (uint32_t all = 0; all < 2; all++) {
+		assert_int_equal(testnet_udp_send(in, TESTNET_INTERNET, 5000, "open"), 0);
+		assert_true(testnet_udp_recv(out, SOON_MS, buf, sizeof(buf), &from));
+		assert_int_equal(edge_kill(e, all ? EDGE_ALL : g.slot, &r), 0);
+		assert_true(edge_killed(e, g.slot));
+		(void)testnet_udp_send(in, TESTNET_INTERNET, 5000, "out");
+		(void)sendto(out, "in", 2, 0, (struct sockaddr *)&from, sizeof(from));
+		until = clock_boot_ns() + SOON_MS * NS_PER_MS;
+		do
+			assert_int_equal(edge_guest_count(e, g.slot, &n), 0);
+		while ((n.out.dropped_packets == 0 || n.in.dropped_packets == 0) &&
+		       clock_boot_ns() < until);
+		assert_true(n.out.dropped_packets >= 1 && n.in.dropped_packets >= 1);
+		assert_true(n.killed >= 2);
+		if (all) {
+			assert_int_equal(edge_kill_clear(e), 0);
+			break;
+		}
+		/* A slot's flag falls with the next attach. */
+		assert_int_equal(edge_guest_detach(e, g.slot), 0);
+		g = attach(e, ns, "job-5", NULL, 0, 0);
+	}
+	assert_int_equal(testnet_udp_send(in, TESTNET_INTERNET, 5000, "again"), 0);
+	assert_true(testnet_udp_recv(out, SOON_MS, buf, sizeof(buf), NULL));
+	assert_string_equal(buf, "again");
+	assert_false(testnet_udp_recv(in, 0, buf, sizeof(buf), NULL));
+	close(in);
+	close(out);
+	close(ns);
+	remove_edge(e);
+}
+
+static void test_kill(void **state)
+{
+	(void)state;
+	kill_both_ways(0);
+}
+
+static void test_kill_no_htb(void **state)
+{
+	(void)state;
+	kill_both_ways(1u << EDGE_HTB | 1u << EDGE_TBF);
+}
+
+static void test_floor(void **state)
+{
+	struct edge_config c = testnet_config(&net);
+	struct edge *e;
+
+	(void)state;
+	c.floor_cap_bps = 500000000;
+	e = open_edge(&c);
+	assert_int_equal(edge_floor_cap(e), 500000000);
+	assert_int_equal(edge_floor_set(e, 500000001), -EDQUOT);
+	assert_int_equal(edge_floor_get(e), 0);
+	assert_int_equal(edge_floor_set(e, 400000000), 0);
+	edge_close(e);
+	/* A lower cap holds for what was granted before. */
+	c.floor_cap_bps = 100000000;
+	e = open_edge(&c);
+	assert_int_equal(edge_floor_get(e), 100000000);
+	remove_edge(e);
+}
+
+/* Fills the uplink from a marked socket for a while; how many bytes left the uplink in that class. */
+static void flood(int fd, int count)
+{
+	static const char payload[1400];
+	struct sockaddr_in sin = { .sin_family = AF_INET, .sin_port = htons(9),
+				   .sin_addr = { inet_addr(TESTNET_WORLD) } };
+
+	for (int i = 0; i < count; i++)
+		(void)sendto(fd, payload, sizeof(payload), MSG_DONTWAIT, (struct sockaddr *)&sin,
+			     sizeof(sin)); /* a full queue is the point */
+}
+
+static int marked(enum traffic_class class, uint32_t tag)
+{
+	int fd = testnet_udp(net.machine_ns, NULL, 0);
+	uint32_t mark = traffic_mark(class, tag);
+
+	assert_true(fd >= 0);
+	if (class != TRAFFIC_RESEARCH)
+		assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_MARK, &mark, sizeof(mark)), 0);
+	return fd;
+}
+
+/* Shares of a saturated 50 Mbit/s uplink, measured by what leaves the class's leaf. */
+static void shares(uint32_t disable, uint64_t floor_bps)
+{
+	struct edge_config c = testnet_config(&net);
+	struct edge *e;
+	int research, deadline, scavenger;
+	uint64_t until, bytes[3], total;
+	struct edge_class_count n;
+	const enum traffic_class order[3] = { TRAFFIC_RESEARCH, TRAFFIC_DEADLINE, TRAFFIC_SCAVENGER };
+
+	c.uplink_bps = 50000000;
+	c.disable = disable;
+	e = open_edge(&c);
+	assert_int_equal(edge_floor_set(e, floor_bps), 0);
+	research = marked(TRAFFIC_RESEARCH, 0);
+	deadline = marked(TRAFFIC_DEADLINE, 1);
+	scavenger = marked(TRAFFIC_SCAVENGER, 2);
+	until = clock_boot_ns() + 400 * NS_PER_MS;
+	while (clock_boot_ns() < until) {
+		flood(research, 20);
+		flood(deadline, 20);
+		flood(scavenger, 20);
+	}
+	total = 0;
+	for (int i = 0; i < 3; i++) {
+		struct net_link l;
+
+		assert_int_equal(net_link_get(e->sock, "up0", 0, &l), 0);
+		if (disable) {
+			assert_int_equal(edge_class_count(e, order[i], &n), 0);
+			bytes[i] = n.out.bytes;
+		} else {
+			bytes[i] = tree_sent(e->sock, e->tree.ifindex,
+					     (const uint32_t[]){ TREE_RESEARCH, TREE_DEADLINE,
+								 TREE_SCAVENGER }[i]);
+		}
+		total += bytes[i];
+	}
+	print_message("research %llu deadline %llu scavenger %llu\n", (unsigned long long)bytes[0],
+		      (unsigned long long)bytes[1], (unsigned long long)bytes[2]);
+	if (!disable) {
+		/* Of what was sent, the floor's share and the rest to research; bursts blur a little. */
+		double want = (double)floor_bps / 50e6, got = (double)bytes[1] / (double)total;
+
+		assert_true(got > want - 0.05 && got < want + 0.08);
+		assert_true((double)bytes[2] < 0.05 * (double)total);
+	} else {
+		/* The token bucket never refuses research, so the others get at most floor and scraps. */
+		assert_true(bytes[1] * 8 < (floor_bps + 5000000) * 5 / 10 + 8 * 131072 * 2);
+		assert_true((double)bytes[2] < 0.1 * (double)total + 131072);
+	}
+	close(research);
+	close(deadline);
+	close(scavenger);
+	remove_edge(e);
+}
+
+static void test_shares_htb(void **state)
+{
+	(void)state;
+	shares(0, 20000000);
+}
+
+static void test_shares_police(void **state)
+{
+	(void)state;
+	shares(1u << EDGE_HTB, 20000000);
+}
+
+static void test_stop_all(void **state)
+{
+	struct edge_config c = testnet_config(&net);
+	struct edge *e = open_edge(&c);
+	int out = testnet_udp(net.world_ns, TESTNET_WORLD, 5000), move, control;
+	struct edge_class_count n;
+	uint32_t tag, same;
+
+	(void)state;
+	assert_int_equal(edge_tag(e, "job-6", 1, &tag), 0);
+	assert_int_equal(edge_tag(e, "job-6", 1, &same), 0);
+	assert_int_equal(tag, same);
+	move = marked(TRAFFIC_DEADLINE, tag);
+	control = marked(TRAFFIC_CONTROL, 0);
+	assert_int_equal(edge_stop_all(e, true), 0);
+	edge_close(e);
+	e = open_edge(&c); /* the stop holds across a restart */
+	(void)testnet_udp_send(move, TESTNET_WORLD, 5000, "move");
+	assert_int_equal(testnet_udp_send(control, TESTNET_WORLD, 5000, "control"), 0);
+	assert_true(testnet_udp_recv(out, SOON_MS, buf, sizeof(buf), NULL));
+	assert_string_equal(buf, "control");
+	assert_int_equal(edge_class_count(e, TRAFFIC_DEADLINE, &n), 0);
+	assert_int_equal(n.out.dropped_packets, 1);
+	assert_int_equal(edge_stop_all(e, false), 0);
+	assert_int_equal(testnet_udp_send(move, TESTNET_WORLD, 5000, "move"), 0);
+	assert_true(testnet_udp_recv(out, SOON_MS, buf, sizeof(buf), NULL));
+	assert_string_equal(buf, "move");
+	close(out);
+	close(move);
+	close(control);
+	remove_edge(e);
+}
+
+static void test_readonly(void **state)
+{
+	struct edge_config c = testnet_config(&net);
+	struct edge *e = open_edge(&c), *show;
+	json_t *a, *b;
+	struct diag d = DIAG_INIT;
+
+	(void)state;
+	assert_int_equal(edge_floor_set(e, 100000000), 0);
+	assert_int_equal(edge_open_readonly(net.run_dir, net.state_dir, &show, &d), 0);
+	a = edge_status(e);
+	b = edge_status(show);
+	assert_non_null(a);
+	(void)json_object_del(a, "classes"); /* neighbour discovery goes on in between */
+	(void)json_object_del(b, "classes");
+	assert_true(json_equal(a, b));
+	json_decref(a);
+	json_decref(b);
+	assert_int_equal(edge_floor_set(show, 0), -EROFS);
+	assert_int_equal(edge_kill(show, EDGE_ALL, NULL), -EROFS);
+	edge_close(show);
+	remove_edge(e);
+}
+
+static void test_nothing_left(void **state)
+{
+	struct edge_config c = testnet_config(&net);
+	struct edge *e = open_edge(&c);
+	int ns = testnet_ns_new(), forwarding = 1;
+	enum tree_found found;
+	struct net_link l;
+	struct stat st;
+	char kind[16], path[128];
+
+	(void)state;
+	(void)attach(e, ns, "job-7", NULL, 0, 0);
+	close(ns); /* the namespace goes, and the veth with it */
+	edge_close(e);
+	e = open_edge(&c);
+	remove_edge(e);
+	assert_int_equal(tree_find(net.machine, net.uplink_ifindex, &found, kind), 0);
+	assert_int_equal(found, TREE_NONE);
+	assert_int_equal(net_link_get(net.machine, "rg0", 0, &l), -ENODEV);
+	assert_int_equal(net_conf_get("up0", "forwarding", &forwarding), 0);
+	assert_int_equal(forwarding, 0);
+	(void)snprintf(path, sizeof(path), "%s/bpf", net.run_dir);
+	assert_true(stat(path, &st) < 0);
+	(void)snprintf(path, sizeof(path), "%s/edge.cut", net.run_dir);
+	assert_true(stat(path, &st) < 0);
+	assert_int_equal(nft_exists(), 0);
+	/* clsact is gone, too: creating it succeeds. */
+	e = open_edge(&c);
+	remove_edge(e);
+}
+
+int main(void)
+{
+	const char *why = testnet_init(&net);
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_probe),
+		cmocka_unit_test(test_adopt),
+		cmocka_unit_test(test_reach),
+		cmocka_unit_test(test_spoof),
+		cmocka_unit_test(test_lease),
+		cmocka_unit_test(test_kill),
+		cmocka_unit_test(test_kill_no_htb),
+		cmocka_unit_test(test_floor),
+		cmocka_unit_test(test_shares_htb),
+		cmocka_unit_test(test_shares_police),
+		cmocka_unit_test(test_stop_all),
+		cmocka_unit_test(test_readonly),
+		cmocka_unit_test(test_nothing_left),
+	};
+	int failed;
+
+	if (why) {
+		printf("skipped: edge in namespaces: %s\n", why);
+		testnet_done(&net);
+		return 77;
+	}
+	failed = cmocka_run_group_tests(tests, NULL, NULL);
+	testnet_done(&net);
+	return failed;
+}
