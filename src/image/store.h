@@ -93,6 +93,7 @@ struct image_take_params {
 	const char *previous;      /* digest of the image before, or NULL */
 	const char *meta_json;     /* the caller's, in clear in the manifest; NULL = "{}" */
 	unsigned flags;
+	uint32_t chunk_size;       /* 0 = the previous image's, or by size; else a power of two */
 	image_cancel *cancel;
 };
 /* Seals src_dir into the store. Files that change under our hands are an error (-EAGAIN). */
