@@ -22,7 +22,7 @@
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are coded in memory order");
 
-#define SYMBOL_FLUSH_MIN 4096u /* a context with fewer symbols shares its block with the next */
+#define SYMBOL_FLUSH_MIN 2048u /* a context with fewer symbols shares its block with the next */
 
 struct delta_coder {
 	size_t len_max;
@@ -313,7 +313,8 @@ static size_t encode_float(struct delta_coder *d, size_t n, int level, uint8_t *
 	for (size_t i = words * 4; i < n; i++)
 		d->work[words + i - words * 4] = (uint8_t)(d->cur[i] - d->old[i]);
 	start[256] = (uint32_t)(words + n % 4);
-	at = squeeze_groups(d, d->work, words + n % 4, start, level, out, (size_t)(bits_at - out));
+	/* Level 1 whatever is asked: matches only get in the way of the Huffman tables. */
+	at = squeeze_groups(d, d->work, words + n % 4, start, 1, out, (size_t)(bits_at - out));
 	if (at == 0)
 		return 0;
 	for (size_t i = 0; i < blocks; i++)
