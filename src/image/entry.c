@@ -84,7 +84,7 @@ static int check_extents(const struct entry *e, struct diag *diag)
 int entry_decode(const uint8_t *rec, size_t len, struct entry *ret, struct diag *diag)
 {
 	struct entry e = { 0 };
-	size_t at = ENTRY_HEADER_LEN, xattrs_len;
+	size_t at = ENTRY_HEADER_LEN, xattrs_len = 0;
 	int r;
 
 	if (len < ENTRY_HEADER_LEN || entry_record_len(rec) != (int64_t)len)

@@ -235,7 +235,8 @@ int packs_open(const char *job_dir, struct packs **ret, struct diag *diag)
 int packs_find(const struct packs *p, const uint8_t name[SEAL_NAME_LEN], int *ret_fd,
 	       uint64_t *ret_offset, uint32_t *ret_len)
 {
-	VEC_EACH(&p->items, k) {
+	for (size_t n = 0; n < p->items.count; n++) {
+		const struct pack *k = &p->items.data[n];
 		int64_t i = pack_idx_find(&k->idx, name);
 
 		if (i >= 0) {

@@ -16,6 +16,7 @@
 #include <sys/syscall.h>
 #include <sys/xattr.h>
 
+#include "base/check.h"
 #include "base/file.h"
 #include "base/point.h"
 #include "base/rng.h"

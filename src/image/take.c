@@ -21,6 +21,7 @@
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"

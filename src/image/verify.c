@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/map.h"
 #include "image/reader.h"
 #include "image/store_internal.h"
@@ -27,8 +27,9 @@ static int drop_chunks(const char *job_dir, const struct map *bad)
 		}
 		if (n == x->count)
 			continue;
-		snprintf(path, sizeof(path), "%s/packs/%s.idx", job_dir, packs_name(packs, i));
-		r = pack_idx_write(path, rows, n, x->pack_len, true);
+		r = path_format(path, sizeof(path), "%s/packs/%s.idx", job_dir, packs_name(packs, i));
+		if (r == 0)
+			r = pack_idx_write(path, rows, n, x->pack_len, true);
 	}
 	return r;
 }
