@@ -21,7 +21,7 @@ int loop_new(struct loop **ret);
 /* Every timer, watch and server on the loop must be closed before. */
 void loop_free(struct loop *l);
 uv_loop_t *loop_uv(struct loop *l);
-/* Runs until loop_stop() or until nothing is left that could wake it; 0 or -errno. */
+/* Runs until loop_stop(); 0 or -errno. */
 int loop_run(struct loop *l);
 /* One turn: waits at most wait_ms (0 = poll only, -1 = until something happens). For tests. */
 int loop_turn(struct loop *l, int wait_ms);
