@@ -91,6 +91,7 @@ struct transfer_need {
 	uint32_t first, count;   /* chunk numbers; bit i of bitmap is chunk first + i */
 	const uint8_t *bitmap;   /* into the frame's body; (count + 7) / 8 bytes */
 };
+#define TRANSFER_NEED_MAX (1u << 18) /* chunks in one frame */
 
 enum transfer_codec {
 	TRANSFER_SEALED = 0, /* the chunk as stored: sealed with the job's key */
@@ -102,13 +103,12 @@ enum transfer_codec {
 struct transfer_chunk {
 	uint32_t index;       /* in the manifest */
 	enum transfer_codec codec;
-	uint8_t word;         /* TRANSFER_DELTA: bytes per element, 1, 2, 4 or 8 */
 	uint32_t base_index;  /* TRANSFER_DELTA: in the base's manifest */
 	uint32_t payload_len; /* whole */
 	uint32_t offset;      /* of the first byte that follows; > 0 when resumed */
-	uint8_t check[16];    /* XXH3-128 of the whole payload, big-endian canonical */
+	uint8_t check[8];     /* XXH3-64 of the whole payload, big-endian canonical */
 };
-#define TRANSFER_CHUNK_BODY_LEN 36 /* then payload_len - offset bytes */
+#define TRANSFER_CHUNK_BODY_LEN 28 /* then payload_len - offset bytes */
 
 struct transfer_partial {
 	struct transfer_chunk chunk; /* as it was sent; chunk.offset = bytes kept */
