@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The groups of commands of `reclaim`; main.c joins them. Each array ends with a NULL name. */
+#ifndef RECLAIM_CLI_COMMANDS_H
+#define RECLAIM_CLI_COMMANDS_H
+
+#include "base/option.h"
+
+extern const struct command cli_owner_commands[]; /* lend, back, pause, resume, status */
+extern const struct command cli_guest_commands[]; /* run, submit, ps, show, logs, wait, ... */
+
+#endif
