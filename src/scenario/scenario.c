@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <assert.h>
+
 #include "base/cleanup.h"
 #include "base/map.h"
 #include "scenario/scenario_internal.h"
@@ -211,9 +213,9 @@ static bool names_machine(const struct scenario *s, const struct names *n, const
 	return i < s->topology.machines_count && strcmp(s->topology.machines[i].name, name) == 0;
 }
 
-static int link_targets(struct loading *l, struct names *n, size_t i)
+static int link_targets(struct loading *l, struct names *n, const struct scenario_event *e,
+			size_t i)
 {
-	const struct scenario_event *e = &l->s->events[i];
 	bool machines = e->machines_count > 0 || e->holds;
 
 	for (size_t k = 0; k < e->machines_count; k++)
@@ -258,9 +260,64 @@ static int link_events(struct loading *l, struct names *n)
 		if (e->name)
 			r = take_name(l, n->events, "events", i, e->name);
 		if (r == 0)
-			r = link_targets(l, n, i);
+			r = link_targets(l, n, e, i);
 	}
 	return r;
+}
+
+static int fill_names(struct map *m, const char *first, size_t count, size_t step)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < count && r == 0; i++) {
+		const char *name = *(char *const *)(first + i * step);
+
+		r = map_insert(m, name, strlen(name), (void *)(uintptr_t)(i + 1));
+	}
+	return r;
+}
+
+int scenario_event_parse(const char *text, size_t len, const struct scenario *s,
+			 struct scenario_event *ret, struct diag *diag)
+{
+	CLEANUP_JSON json_t *json = NULL;
+	CLEANUP(yaml_lines_free_cleanup) struct yaml_lines *lines = NULL;
+	CLEANUP(map_free_cleanup) struct map *buildings = NULL;
+	CLEANUP(map_free_cleanup) struct map *hosts = NULL;
+	CLEANUP(map_free_cleanup) struct map *jobs = NULL;
+	struct loading l = { .s = (struct scenario *)s, .dir = "", .diag = diag };
+	struct names n = { 0 };
+	int r = yaml_parse(text, len, "event", &json, &lines, diag);
+
+	if (r < 0)
+		return r;
+	if (map_new(&buildings) < 0 || map_new(&hosts) < 0 || map_new(&jobs) < 0)
+		return -ENOMEM;
+	n = (struct names){ .buildings = buildings, .hosts = hosts, .jobs = jobs };
+	/* A name is each struct's first field. */
+	r = fill_names(buildings, (const char *)s->topology.buildings, s->topology.buildings_count,
+		       sizeof(*s->topology.buildings));
+	if (r == 0)
+		r = fill_names(hosts, (const char *)s->topology.machines,
+			       s->topology.machines_count, sizeof(*s->topology.machines));
+	if (r == 0)
+		r = fill_names(jobs, (const char *)s->jobs, s->jobs_count, sizeof(*s->jobs));
+	if (r == 0)
+		r = schema_decode(&scenario_event_schema, json, SCHEMA_STRICT, lines, ret, diag);
+	if (r < 0)
+		return r;
+	ret->window_set = json_object_get(json, "window") != NULL;
+	l.root = json;
+	r = ret->after ? diag_set(diag, -EINVAL, "event", "'after' needs a list of events") :
+			 link_targets(&l, &n, ret, 0);
+	if (r < 0)
+		scenario_event_done(ret);
+	return r;
+}
+
+void scenario_event_done(struct scenario_event *e)
+{
+	schema_done(&scenario_event_schema, e);
 }
 
 static int link_flows(struct loading *l, struct names *n)

@@ -230,6 +230,10 @@ int scenario_load(const char *path, struct scenario *ret, struct diag *diag);
 int scenario_parse(const char *text, size_t len, const char *name, struct scenario *ret,
 		   struct diag *diag);
 void scenario_done(struct scenario *s);
+/* One event by itself ("{do: back, machines: [a1]}"), held to this scenario's names. */
+int scenario_event_parse(const char *text, size_t len, const struct scenario *s,
+			 struct scenario_event *ret, struct diag *diag);
+void scenario_event_done(struct scenario_event *e);
 
 /* Index by name, or SCENARIO_NONE. Linear: build a map if you ask often. */
 size_t scenario_machine(const struct scenario *s, const char *name);

@@ -140,7 +140,7 @@ static const struct schema_field event_fields[] = {
 	SPAN(struct scenario_event, for_ns, "for", .help = "undo it after so long"),
 	FIELD_END,
 };
-static const struct schema event_schema = SCHEMA(struct scenario_event, "event", event_fields);
+const struct schema scenario_event_schema = SCHEMA(struct scenario_event, "event", event_fields);
 
 static const struct schema_field flow_fields[] = {
 	NAME(struct scenario_flow, name, .flags = FIELD_REQUIRED, .help = "unique"),
@@ -191,7 +191,7 @@ static const struct schema_field scenario_fields[] = {
 	FIELD_JSON(struct scenario, terms, .help = "lend terms of every machine"),
 	FIELD_OBJECT(struct scenario, system, &system_schema, .help = "settings of the programs"),
 	FIELD_LIST(struct scenario, jobs, &job_schema, SCENARIO_JOBS_MAX),
-	FIELD_LIST(struct scenario, events, &event_schema, SCENARIO_EVENTS_MAX),
+	FIELD_LIST(struct scenario, events, &scenario_event_schema, SCENARIO_EVENTS_MAX),
 	FIELD_LIST(struct scenario, flows, &flow_schema, SCENARIO_FLOWS_MAX),
 	FIELD_LIST(struct scenario, checks, &check_schema, 256),
 	FIELD_JSON(struct scenario, sim, .help = "the simulator's own settings"),

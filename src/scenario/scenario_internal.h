@@ -7,6 +7,8 @@
 
 #include "scenario/scenario.h"
 
+extern const struct schema scenario_event_schema;
+
 /* Bounds that a check did not give; scenario_load() turns them into NAN. */
 #define SCENARIO_UNSET_MIN "-1e300"
 #define SCENARIO_UNSET_MAX "1e300"
