@@ -12,23 +12,69 @@
 #include "base/parse.h"
 #include "lab/lab_internal.h"
 
-/* The machines that an event names, or that run the job it names, right now. */
+static bool is_target(const struct lab_event *e, size_t machine)
+{
+	for (size_t i = 0; i < e->targets.count; i++)
+		if (e->targets.data[i] == machine)
+			return true;
+	return false;
+}
+
+static int add_target(struct lab_event *e, size_t machine)
+{
+	return is_target(e, machine) ? 0 : VEC_PUSH(&e->targets, machine);
+}
+
+static int add_holder(struct lab *l, struct lab_event *e, struct diag *diag)
+{
+	struct lab_job *j = &l->jobs[scenario_job(&l->scenario, e->spec->holds)];
+	size_t m;
+
+	(void)pthread_mutex_lock(&l->watch_lock);
+	m = j->finished ? SCENARIO_NONE : lab_machine_by_name(l, j->machine);
+	(void)pthread_mutex_unlock(&l->watch_lock);
+	if (m == SCENARIO_NONE)
+		return diag_set(diag, -ESRCH, e->spec->holds, "runs nowhere at this moment");
+	return add_target(e, m);
+}
+
+static int add_room(struct lab *l, struct lab_event *e)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < l->scenario.topology.machines_count; i++) {
+		const char *room = l->machines[i].spec->room;
+		bool same = false;
+
+		for (size_t k = 0; k < e->targets.count && room; k++) {
+			const char *other = l->machines[e->targets.data[k]].spec->room;
+
+			same |= other && strcmp(other, room) == 0;
+		}
+		if (same && r == 0)
+			r = add_target(e, i);
+	}
+	return r;
+}
+
+/* The machines that an event is about, right now. */
 static int find_targets(struct lab *l, struct lab_event *e, struct diag *diag)
 {
 	const struct scenario_event *s = e->spec;
 	int r = 0;
 
 	for (size_t i = 0; i < s->machines_count && r == 0; i++)
-		r = VEC_PUSH(&e->targets, scenario_machine(&l->scenario, s->machines[i]));
-	if (r < 0 || !s->holds)
-		return r;
-	(void)pthread_mutex_lock(&l->watch_lock);
-	struct lab_job *j = &l->jobs[scenario_job(&l->scenario, s->holds)];
-	size_t m = j->finished ? SCENARIO_NONE : lab_machine_by_name(l, j->machine);
-	(void)pthread_mutex_unlock(&l->watch_lock);
-	if (m == SCENARIO_NONE)
-		return diag_set(diag, -ESRCH, s->holds, "runs nowhere at this moment");
-	return VEC_PUSH(&e->targets, m);
+		r = add_target(e, scenario_machine(&l->scenario, s->machines[i]));
+	if (s->like) {
+		const struct lab_event *before =
+			&l->events.data[scenario_event(&l->scenario, s->like)];
+
+		for (size_t i = 0; i < before->targets.count && r == 0; i++)
+			r = add_target(e, before->targets.data[i]);
+	}
+	if (r == 0 && s->holds)
+		r = add_holder(l, e, diag);
+	return r == 0 && s->room ? add_room(l, e) : r;
 }
 
 /* Who is on board, by the guests' own output: the newest incarnation of each job is here. */

@@ -77,7 +77,7 @@ struct lab_job {
 	char machine[SCENARIO_NAME_MAX + 8];
 	uint64_t epoch, moves, failures, reclaims;
 	uint64_t durable_epoch;
-	bool durable;        /* a commit record exists */
+	bool durable;        /* its newest image has a commit record */
 	bool finished;       /* a terminal state */
 	int status;          /* its exit status then */
 	json_t *raw;         /* the whole answer, for the report */

@@ -52,8 +52,9 @@ static struct lab_event *event_named(struct lab *l, const char *name)
 	return NULL;
 }
 
-/* Every unfinished job runs; and, for DURABLE, has a commit record of its own. */
-static bool jobs_are(struct lab *l, enum scenario_wait wait)
+/* Every unfinished job (or the one that is named) runs; and, for DURABLE, its newest image
+ * has a commit record. */
+static bool jobs_are(struct lab *l, enum scenario_wait wait, const char *only)
 {
 	bool ok = true;
 
@@ -61,7 +62,7 @@ static bool jobs_are(struct lab *l, enum scenario_wait wait)
 	for (size_t i = 0; i < l->scenario.jobs_count && ok; i++) {
 		const struct lab_job *j = &l->jobs[i];
 
-		if (j->finished)
+		if (j->finished || (only && strcmp(j->spec->name, only) != 0))
 			continue;
 		ok = strcmp(j->state, "running") == 0;
 		if (wait == SCENARIO_WAIT_DURABLE)
@@ -83,7 +84,7 @@ static bool is_due(struct lab *l, const struct lab_event *e, uint64_t now)
 		if (!before || before->state != LAB_EVENT_DONE || now < before->done_ns + s->delay_ns)
 			return false;
 	}
-	return s->wait == SCENARIO_WAIT_NONE || jobs_are(l, s->wait);
+	return s->wait == SCENARIO_WAIT_NONE || jobs_are(l, s->wait, s->holds);
 }
 
 static void fire(struct lab *l, struct lab_event *e)

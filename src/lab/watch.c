@@ -21,7 +21,7 @@
 
 /* The part of the coordinator's answer that the lab goes by (wire/rest.h has all of it). */
 struct seen_job {
-	char *id, *name, *state, *node, *durable;
+	char *id, *name, *state, *node, *saved, *durable;
 	uint64_t epoch, moves_count_total, failures, reclaims, durable_epoch;
 	int exit_status;
 };
@@ -31,6 +31,7 @@ static const struct schema_field seen_fields[] = {
 	FIELD_STR(struct seen_job, name, 256),
 	FIELD_STR(struct seen_job, state, 32, .flags = FIELD_REQUIRED),
 	FIELD_STR(struct seen_job, node, 128),
+	FIELD_STR(struct seen_job, saved, 128),
 	FIELD_STR(struct seen_job, durable, 128),
 	FIELD_U64(struct seen_job, epoch, 0, 1e18),
 	FIELD_U64(struct seen_job, moves_count_total, 0, 1e18),
@@ -64,7 +65,7 @@ static void take(struct lab *l, const struct seen_job *s, json_t *raw)
 	j->moves = s->moves_count_total;
 	j->failures = s->failures;
 	j->reclaims = s->reclaims;
-	j->durable = s->durable != NULL;
+	j->durable = s->durable && (!s->saved || strcmp(s->saved, s->durable) == 0);
 	j->durable_epoch = s->durable_epoch;
 	j->finished = is_final(s->state);
 	j->status = s->exit_status;

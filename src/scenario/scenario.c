@@ -216,7 +216,7 @@ static bool names_machine(const struct scenario *s, const struct names *n, const
 static int link_targets(struct loading *l, struct names *n, const struct scenario_event *e,
 			size_t i)
 {
-	bool machines = e->machines_count > 0 || e->holds;
+	bool machines = e->machines_count > 0 || e->holds || e->like;
 
 	for (size_t k = 0; k < e->machines_count; k++)
 		if (!names_machine(l->s, n, e->machines[k]))
@@ -257,6 +257,9 @@ static int link_events(struct loading *l, struct names *n)
 		if (e->after && index_of(n->events, e->after) == SCENARIO_NONE)
 			return fail(l, -EINVAL, "events", i, "there is no earlier event '%s'",
 				    e->after);
+		if (e->like && index_of(n->events, e->like) == SCENARIO_NONE)
+			return fail(l, -EINVAL, "events", i, "there is no earlier event '%s'",
+				    e->like);
 		if (e->name)
 			r = take_name(l, n->events, "events", i, e->name);
 		if (r == 0)
@@ -308,7 +311,9 @@ int scenario_event_parse(const char *text, size_t len, const struct scenario *s,
 		return r;
 	ret->window_set = json_object_get(json, "window") != NULL;
 	l.root = json;
-	r = ret->after ? diag_set(diag, -EINVAL, "event", "'after' needs a list of events") :
+	r = ret->after || ret->like ?
+			 diag_set(diag, -EINVAL, "event", "'%s' needs a list of events",
+				  ret->after ? "after" : "like") :
 			 link_targets(&l, &n, ret, 0);
 	if (r < 0)
 		scenario_event_done(ret);

@@ -143,8 +143,8 @@ extern const char *const scenario_what_names[];
  * on the speed of the machine that plays them. */
 enum scenario_wait {
 	SCENARIO_WAIT_NONE = 0,
-	SCENARIO_WAIT_RUNNING, /* every unfinished job is running */
-	SCENARIO_WAIT_DURABLE, /* and has a durable image */
+	SCENARIO_WAIT_RUNNING, /* every unfinished job is running (only `holds`, if given) */
+	SCENARIO_WAIT_DURABLE, /* and its newest image is durable */
 };
 
 struct scenario_event {
@@ -159,6 +159,8 @@ struct scenario_event {
 	char **buildings;
 	size_t buildings_count;
 	char *holds;       /* instead of `machines`: those that run this job at that moment */
+	bool room;         /* and everybody in the same room as those */
+	char *like;        /* instead: the machines of this earlier event */
 	char *job;
 	int mode;          /* enum scenario_mode */
 	bool window_set;   /* filled by scenario_load(): window_ns was given */
