@@ -59,21 +59,28 @@ void point_init(void)
 	point_active = true;
 }
 
+static void hit_write(const char *name, const char *end)
+{
+	char line[POINT_NAME_MAX + 3];
+	size_t len = strnlen(name, POINT_NAME_MAX), end_len = strlen(end);
+	if (hits_fd < 0)
+		return;
+	memcpy(line, name, len);
+	memcpy(line + len, end, end_len);
+	/* One write of a short line: atomic under O_APPEND. */
+	(void)!write(hits_fd, line, len + end_len);
+}
+
 void point_hit(const char *name)
 {
-	if (hits_fd >= 0) {
-		char line[POINT_NAME_MAX + 1];
-		size_t len = strnlen(name, POINT_NAME_MAX);
-		memcpy(line, name, len);
-		line[len] = '\n';
-		/* One write of a short line: atomic under O_APPEND. */
-		(void)!write(hits_fd, line, len + 1);
-	}
+	hit_write(name, "\n");
 	for (size_t i = 0; i < rules_count; i++) {
 		if (strcmp(rules[i].name, name) != 0)
 			continue;
 		rules[i].hits++;
-		if (rules[i].kill_at && rules[i].hits == rules[i].kill_at)
+		if (rules[i].kill_at && rules[i].hits == rules[i].kill_at) {
+			hit_write(name, "!\n"); /* the campaign's sign that it came to this */
 			(void)kill(getpid(), SIGKILL);
+		}
 	}
 }

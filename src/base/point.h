@@ -5,7 +5,7 @@
  * predictable branch.
  *
  *     RECLAIM_POINTS="transfer.send.before_commit=kill@2,agent.notice=kill"
- *     RECLAIM_POINTS_HITS=/path/file   appends "name\n" for every hit
+ *     RECLAIM_POINTS_HITS=/path/file   appends "name\n" for every hit, "name!\n" before a kill
  *
  * Actions: `kill` raises SIGKILL in this process at the n-th hit (default the
  * first); `count` only counts. `RECLAIM_POINTS=count` counts all of them.

@@ -166,8 +166,13 @@ static int crash_one(struct lab *l, struct lab_event *e, size_t machine, struct 
 	const char *where = machine == SCENARIO_NONE ? "" : l->machines[machine].spec->name;
 	int n;
 
+	/* A scenario's points were armed when the programs were started; a shell's are now. */
+	if (e->spec->point && e->spec != &e->own)
+		return 0;
+	if (e->spec->point && machine == SCENARIO_NONE)
+		return system_restart_coordinator(l, e->spec->point, e->spec->nth, diag);
 	if (e->spec->point)
-		return 0; /* armed when the program was started */
+		return system_restart_agent(l, machine, e->spec->point, e->spec->nth, diag);
 	n = crash_kill(l, machine, (enum scenario_what)e->spec->what);
 	if (n <= 0)
 		return diag_set(diag, n < 0 ? n : -ESRCH, where, "no %s to kill", what);
@@ -179,10 +184,10 @@ static int restart_one(struct lab *l, size_t machine, enum scenario_what what, s
 {
 	if (what == SCENARIO_WHAT_COORDINATOR) {
 		lab_say(l, "the coordinator is started again");
-		return system_start_coordinator(l, diag);
+		return system_restart_coordinator(l, NULL, 0, diag);
 	}
 	lab_say(l, "the agent of %s is started again", l->machines[machine].spec->name);
-	return system_start_agent(l, machine, diag);
+	return system_restart_agent(l, machine, NULL, 0, diag);
 }
 
 static int cut(struct lab *l, struct lab_event *e, bool up, struct diag *diag)
@@ -291,7 +296,7 @@ bool act_is_over(struct lab *l, struct lab_event *e)
 	VEC_EACH(&e->commands, c)
 		if (c->pid)
 			return false;
-	if (e->spec->act == SCENARIO_DO_CRASH && e->spec->point && !e->failed) {
+	if (e->spec->act == SCENARIO_DO_CRASH && e->spec->point && !e->failed && e->spec != &e->own) {
 		/* Over when the armed program has died of it. */
 		if (e->spec->what == SCENARIO_WHAT_COORDINATOR)
 			return l->coordinator_down_on_purpose;

@@ -57,6 +57,7 @@ struct lab_machine {
 	uint64_t agent_started_ns;
 	bool down_on_purpose; /* an event killed it */
 	bool armed;          /* started with a protocol point that kills */
+	char points[256];    /* RECLAIM_POINTS=... for the next start; "" = none of its own */
 	unsigned starts;
 	uid_t uid;
 	gid_t gid;
@@ -146,6 +147,8 @@ struct lab {
 	/* the coordinator */
 	pid_t coordinator;
 	unsigned coordinator_starts;
+	bool coordinator_armed;
+	char coordinator_points[256];
 	bool coordinator_down_on_purpose;
 	char coordinator_dir[LAB_PATH_MAX], coordinator_log[LAB_PATH_MAX];
 	char address[40];    /* host:port */
@@ -172,6 +175,14 @@ double lab_seconds(const struct lab *l, uint64_t boot_ns);
 int system_start(struct lab *l, struct diag *diag);
 int system_start_agent(struct lab *l, size_t machine, struct diag *diag);
 int system_start_coordinator(struct lab *l, struct diag *diag);
+/*
+ * Ends the program in an orderly way, if it runs, and starts it again. point (may be NULL) is a
+ * protocol point at whose nth passing it, or a child of it, is to die.
+ */
+int system_restart_agent(struct lab *l, size_t machine, const char *point, uint64_t nth,
+			 struct diag *diag);
+int system_restart_coordinator(struct lab *l, const char *point, uint64_t nth,
+			       struct diag *diag);
 int system_lend_all(struct lab *l, struct diag *diag);
 int system_submit(struct lab *l, struct lab_job *j, struct diag *diag);
 void system_stop(struct lab *l);

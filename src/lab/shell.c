@@ -141,8 +141,6 @@ static void begin(struct shell *s, struct asker *a)
 	int r = text ? scenario_event_parse(text, strlen(text), &s->lab.scenario, &e.own, &diag)
 		     : -EINVAL;
 
-	if (r == 0 && e.own.act == SCENARIO_DO_CRASH && e.own.point)
-		r = diag_set(&diag, -EINVAL, "event", "a protocol point is armed before the start");
 	if (r == 0)
 		r = VEC_PUSH(&s->lab.events, e);
 	if (r < 0) {

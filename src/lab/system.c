@@ -110,14 +110,14 @@ static int make_group(struct lab *l, struct diag *diag)
 
 /* ---- the coordinator ---- */
 
-/* "id": points that an event wants this program to be killed at, for its first start. */
-static char *points_of(struct lab *l, size_t machine, bool coordinator)
+/* Points that the scenario's events want a program to be killed at, for its first start. */
+static void points_of(struct lab *l, size_t machine, bool coordinator, char *ret, size_t size)
 {
-	CLEANUP_STRBUF struct strbuf b = STRBUF_INIT;
-
-	VEC_EACH(&l->events, e) {
-		const struct scenario_event *s = e->spec;
-		bool here = coordinator ? s->what == SCENARIO_WHAT_COORDINATOR : false;
+	ret[0] = 0;
+	for (size_t k = 0; k < l->scenario.events_count; k++) {
+		const struct scenario_event *s = &l->scenario.events[k];
+		bool here = coordinator && s->what == SCENARIO_WHAT_COORDINATOR;
+		size_t len = strlen(ret);
 
 		if (s->act != SCENARIO_DO_CRASH || !s->point)
 			continue;
@@ -125,15 +125,58 @@ static char *points_of(struct lab *l, size_t machine, bool coordinator)
 			here |= s->what != SCENARIO_WHAT_COORDINATOR &&
 				scenario_machine(&l->scenario, s->machines[i]) == machine;
 		if (here)
-			(void)strbuf_printf(&b, "%s%s=kill@%llu", b.len ? "," : "RECLAIM_POINTS=",
-					    s->point, (unsigned long long)s->nth);
+			(void)snprintf(ret + len, size - len, "%s%s=kill@%llu",
+				       len ? "," : "RECLAIM_POINTS=", s->point,
+				       (unsigned long long)s->nth);
 	}
-	return b.len ? strbuf_take(&b) : NULL;
+}
+
+static void set_point(char *ret, size_t size, const char *point, uint64_t nth)
+{
+	ret[0] = 0;
+	if (point)
+		(void)snprintf(ret, size, "RECLAIM_POINTS=%s=kill@%llu", point,
+			       (unsigned long long)nth);
+}
+
+/* Waits for an orderly end; whatever does not end in time is killed. */
+static void end_program(pid_t pid)
+{
+	uint64_t deadline = clock_boot_ns() + 5 * NS_PER_S;
+
+	(void)kill(pid, SIGTERM);
+	while (waitpid(pid, NULL, WNOHANG) == 0) {
+		if (clock_boot_ns() > deadline)
+			(void)kill(pid, SIGKILL);
+		pause_ms(5);
+	}
+}
+
+int system_restart_agent(struct lab *l, size_t machine, const char *point, uint64_t nth,
+			 struct diag *diag)
+{
+	struct lab_machine *m = &l->machines[machine];
+
+	if (m->agent) {
+		end_program(m->agent);
+		m->agent = 0;
+	}
+	set_point(m->points, sizeof(m->points), point, nth);
+	return system_start_agent(l, machine, diag);
+}
+
+int system_restart_coordinator(struct lab *l, const char *point, uint64_t nth, struct diag *diag)
+{
+	if (l->coordinator) {
+		end_program(l->coordinator);
+		l->coordinator = 0;
+	}
+	set_point(l->coordinator_points, sizeof(l->coordinator_points), point, nth);
+	return system_start_coordinator(l, diag);
 }
 
 int system_start_coordinator(struct lab *l, struct diag *diag)
 {
-	CLEANUP_FREE char *points = l->coordinator_starts ? NULL : points_of(l, 0, true);
 	char program[LAB_PATH_MAX], lease[64], status[64], floor[64], floors[64];
 	const struct scenario_system *sys = &l->scenario.system;
 	struct proc_spec p = {
@@ -141,10 +184,15 @@ int system_start_coordinator(struct lab *l, struct diag *diag)
 		.node = campus_find(l->campus, "coordinator"),
 		.log = l->coordinator_log,
 		.own_group = true,
-		.env = { points },
 	};
 	size_t n = 6;
 	int r;
+
+	if (!l->coordinator_starts)
+		points_of(l, 0, true, l->coordinator_points, sizeof(l->coordinator_points));
+	l->coordinator_armed = l->coordinator_points[0];
+	if (l->coordinator_armed)
+		p.env[0] = l->coordinator_points;
 
 	(void)snprintf(program, sizeof(program), "%s/bin/reclaim-coordinator", l->dir);
 	if (sys->lease_ns) {
@@ -170,6 +218,7 @@ int system_start_coordinator(struct lab *l, struct diag *diag)
 	r = proc_spawn(&p, &l->coordinator, diag);
 	if (r == 0) {
 		l->coordinator_starts++;
+		l->coordinator_points[0] = 0;
 		l->coordinator_down_on_purpose = false;
 	}
 	return r;
@@ -339,24 +388,27 @@ static int make_agent(struct lab *l, size_t i, struct diag *diag)
 int system_start_agent(struct lab *l, size_t machine, struct diag *diag)
 {
 	struct lab_machine *m = &l->machines[machine];
-	CLEANUP_FREE char *points = m->starts ? NULL : points_of(l, machine, false);
 	char program[LAB_PATH_MAX];
 	struct proc_spec p = {
 		.argv = { program, "--config", m->config, "--state", m->state, "--run", m->run },
 		.node = m->node,
 		.log = m->log,
 		.own_group = true,
-		.env = { points },
 	};
 	int r;
 
 	if (m->agent)
 		return diag_set(diag, -EALREADY, m->spec->name, "its agent is running");
 	(void)snprintf(program, sizeof(program), "%s/bin/reclaimd", l->dir);
-	m->armed = points != NULL;
+	if (!m->starts)
+		points_of(l, machine, false, m->points, sizeof(m->points));
+	m->armed = m->points[0];
+	if (m->armed)
+		p.env[0] = m->points;
 	r = proc_spawn(&p, &m->agent, diag);
 	if (r == 0) {
 		m->starts++;
+		m->points[0] = 0;
 		m->agent_started_ns = clock_boot_ns();
 		m->down_on_purpose = false;
 	}
@@ -634,11 +686,8 @@ void system_reaped(struct lab *l, pid_t pid, int status)
 		l->coordinator = 0;
 		meant = l->coordinator_down_on_purpose;
 		/* A protocol point may have killed it, as an event wanted. */
-		if (!meant && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
-			CLEANUP_FREE char *points = points_of(l, 0, true);
-
-			meant = l->coordinator_down_on_purpose = points != NULL;
-		}
+		if (l->coordinator_armed && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+			meant = l->coordinator_down_on_purpose = true;
 		who = "the coordinator";
 	}
 	for (size_t i = 0; i < l->scenario.topology.machines_count; i++) {
