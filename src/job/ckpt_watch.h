@@ -7,15 +7,18 @@
  *
  *   manifest  a folder (below the checkpoint folder, or it itself) with a file
  *             MANIFEST, written last and by rename: lines "SIZE SHA256 NAME". It is
- *             complete when every named file is there with that size and digest.
- *   files     plain files of an unmodified program (torch.save, hpc_ckpt_N.ckpt). A
- *             file counts once it stopped being written: it was renamed into place,
- *             or closed and unchanged for `settle`, and no process has it open for
- *             writing. Names that look temporary (.tmp, .part, ~, a leading dot) never
- *             count. Files that change together within `settle` are one set.
+ *             complete when every named file is there with that size (ckpt_verify()
+ *             compares the digests; the image layer does that when it reads them).
+ *   files     plain files of an unmodified program (torch.save, hpc_ckpt_N.ckpt). They
+ *             are a commit, all together, once nothing of them changed for `settle` of
+ *             the program's own running time and nobody has one open for writing.
+ *             Names that look temporary (.tmp, .part, ~, a leading dot) never count.
  *
- * A set that is being written is never offered; the one before it still is, as long
- * as the program did not overwrite it in place.
+ * A set that is being written is never offered: the one before it still is, as long as
+ * its files stand unchanged, and ckpt_watch_skips() names what does not belong to it.
+ * A process that was killed or frozen may have left half of a set behind; that is why
+ * files it touched within `settle` before do not count then. A process that ended by
+ * itself has written what it wanted to write.
  */
 #ifndef RECLAIM_JOB_CKPT_WATCH_H
 #define RECLAIM_JOB_CKPT_WATCH_H
@@ -31,6 +34,15 @@
 #define CKPT_MANIFEST_NAME "MANIFEST"
 #define CKPT_MANIFEST_MAX (16u << 20)
 #define CKPT_FILES_MAX 100000
+#define CKPT_DEPTH_MAX 8
+#define CKPT_SETTLE_NS UINT64_C(300000000)
+
+/* What the program that writes there is doing. */
+enum ckpt_still {
+	CKPT_RUNNING = 0,
+	CKPT_FROZEN, /* stands still where it was, or was killed there */
+	CKPT_EXITED, /* ended by itself */
+};
 
 struct ckpt_commit {
 	bool found;
@@ -41,22 +53,27 @@ struct ckpt_commit {
 	uint64_t bytes;    /* of its files */
 	size_t files;
 	bool settling;     /* something newer is being written right now */
-	uint64_t wait_ns;  /* settling: look again after this long */
+	uint64_t wait_ns;  /* settling: look again after this long; 0 = waiting will not help */
 };
 
 struct ckpt_watch;
 
-/* format as in the spec; settle_ns 0 = 300 ms. The folder must exist. */
+/* format as in the spec; settle_ns 0 = CKPT_SETTLE_NS. The folder must exist. */
 int ckpt_watch_new(const char *dir, enum job_ckpt_format format, uint64_t settle_ns,
 		   struct ckpt_watch **ret, struct diag *diag);
 void ckpt_watch_free(struct ckpt_watch *w);
-/* Readable when something changed in the folder: poll it, then scan. */
+/* Readable when something changed in the folder: then scan, which also makes it unreadable. */
 int ckpt_watch_fd(const struct ckpt_watch *w);
-/* Looks at the folder now. With the guest frozen (still = true) nothing is being
- * written: files that are not half-written count at once. */
-int ckpt_watch_scan(struct ckpt_watch *w, uint64_t now_ns, bool still, struct ckpt_commit *ret,
+/* Looks at the folder now (now_ns: CLOCK_BOOTTIME). 0 or -errno. */
+int ckpt_watch_scan(struct ckpt_watch *w, uint64_t now_ns, enum ckpt_still still, struct ckpt_commit *ret,
 		    struct diag *diag);
-/* Verifies digests of a manifest commit: 0, -EBADMSG with diag naming the file. */
+/*
+ * After a scan: what in the folder must stay out of an image of the commit it returned:
+ * paths below the folder (a folder stands for all in it), valid until the next scan.
+ */
+size_t ckpt_watch_skips(const struct ckpt_watch *w, char *const **ret);
+
+/* Digests of a manifest commit (name "" = dir itself): 0, or -EBADMSG with diag naming the file. */
 int ckpt_verify(const char *dir, const char *name, struct diag *diag);
 
 #endif

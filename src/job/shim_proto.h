@@ -16,9 +16,10 @@
  *     NOTICED --cancel--> RUNNING;  any --kill, T, lease, exit--> STOPPING --> ENDED
  *
  * `frozen` is a flag beside the state. ENDED is reached only when no process of
- * the guest is left, or when `alarm` has named those that would not go; the shim
- * then stays until `close` (so that a restarted agent learns how it ended), and
- * its state file holds the same `exited` record for an agent that finds no shim.
+ * the guest is left: while some would not go the state is STOPPING, and `alarm`
+ * names them, first a second after the kill. In ENDED the shim waits for `close` (a
+ * quarter of an hour without anybody ends it too); its state file holds the same
+ * `exited` record for an agent that finds no shim.
  *
  * Who may speak: the agent's user and root everything; members of reclaim-owner
  * and any other peer with access to the socket only status, notice, cancel, kill
@@ -37,6 +38,8 @@
 #include "job/spec.h"
 
 #define SHIM_PROTO_VERSION 1
+#define SHIM_GPUS_MAX 64
+#define SHIM_RANKS_MAX 1024
 #define SHIM_LINE_MAX (4u << 20) /* a start message holds a script; others are short */
 
 enum shim_state {
@@ -139,6 +142,7 @@ struct shim_start {
 
 	char *cgroup_parent;    /* "reclaim/<agent>"; NULL = no cgroups wanted */
 	char *rung_min;         /* lowest sandbox rung the owner accepts (sandbox.h); NULL = any */
+	char *rung;             /* exactly this one; NULL = the best there is */
 	uint64_t uid_base;      /* first host uid of this slot's range of 65536; 0 = run as ourselves */
 	char *image;            /* resolved root folder, or NULL = the machine's system, read-only */
 	struct shim_bind *binds;
@@ -297,10 +301,16 @@ struct shim_dumped {
 	uint64_t frozen_ns; /* how long the guest stood still (leave_frozen false) */
 };
 
+#define SHIM_LEFT_MAX 16
+struct shim_left {
+	uint64_t pid;
+	char *name; /* of the program */
+};
+
 struct shim_alarm {
 	char *what;
-	uint64_t pids[16]; /* the first few that are left */
-	size_t pids_count;
+	struct shim_left *left; /* the first few processes that would not go */
+	size_t left_count;
 };
 
 struct shim_event {
