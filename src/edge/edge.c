@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "edge/cc.h"
 #include "edge/edge_internal.h"
 #include "edge/purge.h"
 
@@ -194,6 +195,17 @@ static int settle_hooks(struct edge *e)
 	return config_write(e, &c);
 }
 
+/* A help to moves, not a need: sockets that find none pace themselves. */
+static void edge_cc(const struct edge *e)
+{
+	char path[PATH_MAX];
+
+	if (!e->cc)
+		return;
+	(void)path_format(path, sizeof(path), "%s/bpf/edge", e->run_dir); /* fitted at open */
+	(void)cc_load(e->pinned ? path : NULL);
+}
+
 int edge_open(const struct edge_config *config, struct edge **ret, struct diag *diag)
 {
 	CLEANUP_EDGE struct edge *e = calloc(1, sizeof(*e));
@@ -227,6 +239,8 @@ int edge_open(const struct edge_config *config, struct edge **ret, struct diag *
 	e->purge_fd = purge_open();
 	if (e->purge_fd < 0)
 		return diag_set(diag, e->purge_fd, "netlink", "%s", strerror(-e->purge_fd));
+	e->cc = have(e, config, EDGE_CC);
+	edge_cc(e);
 	guests_adopt(e);
 	err = cut_file_write(e, diag);
 	if (err < 0)
@@ -314,6 +328,8 @@ int edge_remove(struct edge *e, struct diag *diag)
 		err = err < 0 ? err : r;
 	}
 	(void)path_format(path, sizeof(path), "%s/bpf/edge", e->run_dir); /* fitted at open */
+	if (e->cc)
+		(void)cc_unload(e->pinned ? path : NULL); /* another edge may hold it */
 	if (e->pinned) {
 		r = hooks_unpin(path);
 		err = err < 0 ? err : r;
@@ -331,6 +347,7 @@ int edge_tick(struct edge *e, struct diag *diag)
 {
 	int err = campus_refresh(e);
 
+	edge_cc(e);
 	if (err < 0)
 		return diag_set(diag, err, "edge", "refreshing prefixes: %s", strerror(-err));
 	return flows_sweep(e, false, diag);

@@ -59,7 +59,7 @@ struct edge {
 	int purge_fd;
 	struct tree tree;
 	struct edge_features features;
-	bool htb, tbf, masquerade, pinned;
+	bool htb, tbf, masquerade, pinned, cc;
 	char no_htb[EDGE_REASON_MAX]; /* why not, if not */
 	char uplink[IFNAMSIZ];
 	char run_dir[EDGE_PATH_MAX], state_dir[EDGE_PATH_MAX];

@@ -8,6 +8,7 @@
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
 #include <netinet/ip.h>
+#include <netinet/tcp.h>
 #include <netinet/udp.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -519,6 +520,35 @@ static void test_readonly(void **state)
 	remove_edge(e);
 }
 
+static void test_congestion(void **state)
+{
+	struct edge_config c = testnet_config(&net);
+	struct edge *e = open_edge(&c);
+	int fd = testnet_socket(net.machine_ns, AF_INET, SOCK_STREAM, 0);
+	char name[16];
+	socklen_t len = sizeof(name);
+
+	(void)state;
+	assert_true(fd >= 0);
+	if (e->features.items[EDGE_CC].have) {
+		assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, TRAFFIC_CC_FLOOR,
+					    strlen(TRAFFIC_CC_FLOOR)), 0);
+		assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, TRAFFIC_CC_SCAVENGER,
+					    strlen(TRAFFIC_CC_SCAVENGER)), 0);
+		assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len), 0);
+		assert_string_equal(name, TRAFFIC_CC_SCAVENGER);
+		/* They outlive the agent, and a second agent finds them. */
+		edge_close(e);
+		assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, TRAFFIC_CC_FLOOR,
+					    strlen(TRAFFIC_CC_FLOOR)), 0);
+		e = open_edge(&c);
+	} else {
+		print_message("skipped: congestion controls: %s\n", e->features.items[EDGE_CC].reason);
+	}
+	close(fd);
+	remove_edge(e);
+}
+
 static void test_nothing_left(void **state)
 {
 	struct edge_config c = testnet_config(&net);
@@ -566,6 +596,7 @@ int main(void)
 		cmocka_unit_test(test_shares_police),
 		cmocka_unit_test(test_stop_all),
 		cmocka_unit_test(test_readonly),
+		cmocka_unit_test(test_congestion),
 		cmocka_unit_test(test_nothing_left),
 	};
 	int failed;
