@@ -273,6 +273,8 @@ void guest_cancel_notice(struct guest *g);
 void guest_kill(struct guest *g, enum control_end end, const char *reason);
 /* Ends an incarnation that has no process (any more). */
 void guest_finish(struct guest *g, enum control_end end, int status, const char *reason);
+/* Tells the coordinator of the end, once all output is there. */
+void guest_tell_end(struct guest *g);
 void guest_stop(struct agent *a, const struct control_stop *stop);
 void guest_set_phase(struct guest *g, enum guest_phase phase);
 enum control_job_state guest_state(const struct guest *g);

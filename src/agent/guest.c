@@ -55,6 +55,8 @@ enum control_job_state guest_state(const struct guest *g)
 	case GUEST_ENDING:
 		return CONTROL_JOB_MOVING;
 	case GUEST_ENDED:
+		/* Over for the coordinator only when it has all of its output. */
+		return output_drained(g) ? CONTROL_JOB_ENDED : CONTROL_JOB_MOVING;
 	case GUEST_PHASE_COUNT:
 		break;
 	}
@@ -87,13 +89,13 @@ bool guest_has_process(const struct guest *g)
 
 bool guest_wants_window(const struct guest *g)
 {
-	if (g->phase >= GUEST_ENDED)
-		return false;
 	if (g->take || g->task_running)
 		return true;
-	/* A final image that has not reached its new home, when there is one or may be one. */
-	return g->final_ready && g->image.digest[0] && !g->image.durable && !g->move.done &&
-	       (g->move.sender || !g->move.known);
+	/* A final image that has not reached its new home, when there is one or may be one. Without a
+	 * coordinator and without a ticket nobody will name one. */
+	bool may_come = link_is_up(g->agent) || g->standby.type == CONTROL_STANDBY;
+	return g->notice_id[0] && g->final_ready && g->image.digest[0] && g->image.epoch == g->epoch &&
+	       !g->image.durable && !g->move.done && (g->move.sender || (!g->move.known && may_come));
 }
 
 void guest_lease(struct guest *g, uint64_t deadline_ns)
@@ -350,11 +352,10 @@ void guest_kill(struct guest *g, enum control_end end, const char *reason)
 	}
 }
 
-static void guest_told_end(struct guest *g)
+void guest_tell_end(struct guest *g)
 {
-	if (g->phase != GUEST_ENDED)
-		return;
-	link_send_job(g);
+	if (g->phase == GUEST_ENDED && guest_state(g) == CONTROL_JOB_ENDED)
+		link_send_job(g);
 }
 
 void guest_finish(struct guest *g, enum control_end end, int status, const char *reason)
@@ -381,7 +382,7 @@ void guest_finish(struct guest *g, enum control_end end, int status, const char 
 	output_pump(g);
 	POINT("agent.end.before_told");
 	(void)guest_record_save(g); /* a restart then knows the end; without it, "shim lost" */
-	guest_told_end(g);
+	guest_tell_end(g);
 	POINT("agent.end.told");
 	owner_check_empty(a);
 }

@@ -103,7 +103,7 @@ void link_send_job(struct guest *g)
 			.output_offset = output_size(g),
 		},
 	};
-	if (g->phase == GUEST_ENDED) {
+	if (guest_state(g) == CONTROL_JOB_ENDED) {
 		m.job.end = g->end;
 		m.job.status = g->end_status;
 		m.job.reason = g->end_reason;
@@ -281,8 +281,7 @@ static void on_welcome(struct agent *a, const struct control_welcome *w)
 	send_status(a);
 	output_rewind(a);
 	for (struct guest *g = a->guests; g; g = g->next) {
-		if (g->phase == GUEST_ENDED)
-			link_send_job(g);
+		guest_tell_end(g);
 		if (g->image.digest[0] && g->image.epoch == g->epoch && !g->image.durable)
 			guest_move_consider(g);
 	}

@@ -31,8 +31,9 @@ static int output_open(struct guest *g)
 
 uint64_t output_size(const struct guest *g)
 {
+	char path[PATH_MAX];
 	struct stat st;
-	if (g->output_fd < 0 || fstat(g->output_fd, &st) < 0)
+	if (path_format(path, sizeof(path), "%s/output.log", g->dir) < 0 || stat(path, &st) < 0)
 		return 0;
 	return (uint64_t)st.st_size;
 }
@@ -69,6 +70,7 @@ void output_acked(struct guest *g, uint64_t offset)
 	if (g->output_sent < g->output_acked)
 		g->output_sent = g->output_acked;
 	output_pump(g);
+	guest_tell_end(g);
 }
 
 void output_rewind(struct agent *a)

@@ -54,6 +54,9 @@ struct engine_ops {
 	/* Wraps and unwraps a job's image key for the record (text, at most 512 bytes). */
 	int (*wrap_key)(void *user, const uint8_t key[32], char *ret, size_t size);
 	int (*unwrap_key)(void *user, const char *text, uint8_t ret[32]);
+	/* The same for a secret of any length up to 64 KiB; *ret is malloc'd text. */
+	int (*seal_text)(void *user, const char *clear, char **ret);
+	int (*unseal_text)(void *user, const char *sealed, char **ret);
 	/*
 	 * A piece of output of this epoch. replay_from: where in the job's log the image
 	 * that this epoch began from had its cursor (regenerated lines are matched from
@@ -85,7 +88,8 @@ uint64_t engine_next_ns(const struct engine *e);
 /* The connection of a node (name from its certificate) begins, speaks, ends. address: as seen. */
 void engine_agent_up(struct engine *e, const char *node, const char *address,
 		     const char *cert_digest, uint64_t now_ns);
-/* m is borrowed. -EPROTO: not a message of an agent, or of another node; close the connection. */
+/* m is the caller's to release; a hello is taken (its type becomes NONE). -EPROTO: not a message of
+ * an agent, or of another node; close the connection. */
 int engine_agent_message(struct engine *e, const char *node, struct control_message *m,
 			 uint64_t now_ns);
 void engine_agent_down(struct engine *e, const char *node, uint64_t now_ns);

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Parts of the engine:
+ *     engine.c           jobs and nodes as people see them: submit, cancel, views
+ *     engine_record.c    a job's durable record, to JSON and back
+ *     engine_agent.c     what agents say
+ *     engine_move.c      where images go, what is durable, tickets
+ *     engine_schedule.c  who runs next, and where
+ */
+#ifndef RECLAIM_COORDINATOR_ENGINE_INTERNAL_H
+#define RECLAIM_COORDINATOR_ENGINE_INTERNAL_H
+
+#include "base/clock.h"
+#include "base/map.h"
+#include "base/vec.h"
+#include "coordinator/engine.h"
+#include "coordinator/job_state.h"
+#include "job/spec.h"
+
+#define ENGINE_AVOID_MAX 8
+#define ENGINE_HOLDERS_MAX 8
+#define ENGINE_IMAGES_KEPT 2
+
+/* A committed image, and who is known to have it whole. */
+struct ejob_image {
+	char digest[CONTROL_DIGEST_HEX + 1]; /* "" = none */
+	uint64_t epoch, seq, bytes, output_offset;
+	uint64_t at_wall_ms;
+	char holders[ENGINE_HOLDERS_MAX][CONTROL_NAME_MAX + 1];
+	size_t holders_count;
+};
+
+struct enode;
+
+struct ejob {
+	char id[CONTROL_NAME_MAX + 1];
+	char user[CONTROL_NAME_MAX + 1];
+	json_t *spec_json;
+	struct job_spec spec;
+	char key_wrapped[512];
+	uint8_t key[32];
+	struct rest_secret *secrets; /* values sealed, as in the record */
+	size_t secrets_count;
+	bool inputs;
+	char request_id[CONTROL_NAME_MAX + 1];
+
+	enum rest_job_state state;
+	char reason[CONTROL_TEXT_MAX];
+	uint64_t order;            /* of submission */
+	uint64_t epoch;            /* newest incarnation; 0 = none yet */
+	char node[CONTROL_NAME_MAX + 1]; /* of that incarnation */
+	char **slots;
+	size_t slots_count;
+	bool alive;                /* it may still run: not said to have ended, lease not over */
+	uint64_t lease_until_ns;   /* grantor's end of the lease, margin included */
+	bool told_start;           /* START was sent on this connection */
+	uint64_t start_cursor;     /* log position that its image began from */
+	uint64_t failures, reclaims, restarts;
+	int exit_status;
+	uint64_t submitted_ms, started_ms, ended_ms;
+	uint64_t ran_ms;           /* of ended incarnations */
+	uint64_t results_bytes;
+	struct rest_move *moves;
+	size_t moves_count;
+	uint64_t retry_at_ns;      /* not before: a start failed a moment ago */
+	unsigned start_failures;   /* in a row */
+
+	struct ejob_image durable, before; /* before: the one to fall back to */
+	struct ejob_image saved;   /* newest known on its own machine; not promised */
+	bool saved_final;
+
+	/* the running incarnation, as last reported */
+	enum control_job_state inc_state;
+	uint64_t inc_ran_ms, unsaved_ms, save_ms, delta_bytes;
+	uint64_t stopped_ns;       /* when it stopped computing; 0 = it computes */
+	uint64_t lost_ms;          /* of the incarnation that ended */
+	char cause[32];            /* why the next one begins */
+
+	/* a reclaim under way */
+	char notice_id[CONTROL_NAME_MAX + 1];
+	uint64_t notice_deadline_ns;
+	bool notice_now;
+	char dest[CONTROL_NAME_MAX + 1]; /* "" = none */
+	uint64_t floor_bps, move_bytes;
+	bool move_pending;         /* its final image may still arrive */
+	unsigned move_tries;
+	bool end_unconfirmed;      /* ENDED is recorded, STOP to its agent is due */
+
+	char stage[CONTROL_NAME_MAX + 1]; /* where background copies go */
+	uint64_t standby_until_ns; /* renew its standby tickets then */
+	char avoid[ENGINE_AVOID_MAX][CONTROL_NAME_MAX + 1]; /* failed to start it */
+	size_t avoid_count;
+
+	uint64_t revision;
+	bool dirty_view;
+};
+
+struct enode {
+	char name[CONTROL_NAME_MAX + 1];
+	char address[CONTROL_HOST_MAX + 1];
+	char cert_digest[CONTROL_DIGEST_HEX + 1];
+	bool up, hello_seen, banned;
+	struct control_message hello; /* type NONE = none yet; owns */
+	int owner_state;
+	bool paused;
+	uint64_t notice_deadline_ns;
+	uint64_t disk_free;
+	bool slot_used[CONTROL_SLOTS_MAX];
+	uint64_t reclaims, lent_ns, lent_since_ns; /* for a first idea of its hazard */
+};
+
+struct euser {
+	char name[CONTROL_NAME_MAX + 1];
+	double usage;      /* slot-seconds, halved every USAGE_HALF_S */
+	uint64_t at_ns;
+};
+
+struct engine {
+	struct engine_config config;
+	const struct engine_ops *ops;
+	void *user;
+	uint64_t opened_ns;
+	struct VEC(struct ejob *) jobs; /* in order of submission */
+	struct map *by_id;
+	struct map *nodes;
+	struct map *users;
+	uint64_t order;
+	uint64_t next_ns;
+	bool stop_all, blackout;
+	bool schedule_due;
+	uint64_t ticket_serial;
+};
+
+/* engine.c */
+struct ejob *engine_find(struct engine *e, const char *id);
+struct enode *engine_node(struct engine *e, const char *name);
+/* Moves the state by the table; false = the event means nothing here. */
+bool ejob_event(struct engine *e, struct ejob *j, enum job_event event, const char *reason_fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+/* Writes the record; on failure nothing may be said that follows from the change. */
+int ejob_save(struct engine *e, struct ejob *j);
+void ejob_changed(struct engine *e, struct ejob *j);
+void ejob_free(struct ejob *j);
+int engine_send(struct engine *e, const char *node, struct control_message *m);
+void engine_wake(struct engine *e, uint64_t at_ns);
+
+/* engine_record.c */
+json_t *ejob_record(const struct ejob *j);
+int ejob_from_record(json_t *record, struct ejob *j, struct diag *diag);
+bool ejob_image_has(const struct ejob_image *im, const char *node);
+void ejob_image_add(struct ejob_image *im, const char *node);
+
+/* engine_agent.c */
+/* The incarnation is over: said so by its agent, or its lease has ended. Books and decides what
+ * comes next. */
+void ejob_ended(struct engine *e, struct ejob *j, enum control_end end, int status,
+		const char *reason, uint64_t now_ns);
+void ejob_confirm_end(struct engine *e, struct ejob *j);
+
+/* engine_move.c */
+void engine_plan_notice(struct engine *e, struct enode *n, uint64_t now_ns);
+void ejob_plan_stage(struct engine *e, struct ejob *j, uint64_t now_ns);
+void ejob_send_standby(struct engine *e, struct ejob *j, uint64_t now_ns);
+void ejob_received(struct engine *e, struct ejob *j, const struct control_received *r,
+		   const char *holder, uint64_t now_ns);
+void ejob_move_failed(struct engine *e, struct ejob *j, const char *why, uint64_t now_ns);
+void ejob_move_over(struct engine *e, struct ejob *j);
+void engine_send_rates(struct engine *e);
+int engine_ticket(struct engine *e, const struct ejob *j, enum ticket_use use, const char *image,
+		  const char *source, const char *destination, uint64_t remaining_ms,
+		  uint64_t floor_bps, char ret[TICKET_TEXT_MAX]);
+
+/* engine_schedule.c */
+void engine_schedule(struct engine *e, uint64_t now_ns);
+/* Why this node cannot take the job now; NULL = it can. slots (may be NULL) gets the slot indices. */
+const char *enode_refusal(struct engine *e, const struct enode *n, const struct ejob *j,
+			  unsigned *ret_slots, size_t *ret_slots_count);
+/* The best machine to go on from here on; NULL = none now. For a move (start false) the job's own
+ * machine is out. */
+struct enode *engine_choose(struct engine *e, const struct ejob *j, bool start, uint64_t now_ns);
+/* The best machine that may keep a copy; with free slots if there is one. except: array of nodes. */
+struct enode *engine_choose_keeper(struct engine *e, const struct ejob *j, uint64_t now_ns);
+/* May others fetch images from it now? */
+bool enode_serves(const struct enode *n);
+double enode_hazard_per_s(const struct enode *n, uint64_t now_ns);
+void euser_charge(struct engine *e, const char *name, double slot_seconds, uint64_t now_ns);
+double euser_usage(struct engine *e, const char *name, uint64_t now_ns);
+void ejob_release_slots(struct engine *e, struct ejob *j);
+const char *enode_host(const struct enode *n);
+
+#endif

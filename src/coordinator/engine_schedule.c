@@ -1,0 +1,588 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who runs next, and where. Users take turns by what they have had lately (the
+ * one who has had least goes first); of one user's jobs the oldest goes first.
+ * A place is chosen by facts, then by how long it is likely to stay lent and
+ * by what of the job's image is there already.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/cleanup.h"
+#include "base/parse.h"
+#include "base/point.h"
+#include "coordinator/engine_internal.h"
+
+#define USAGE_HALF_S (6 * 3600.0)
+/* A machine of which nothing is known yet is taken to be reclaimed about this often. */
+#define HAZARD_PRIOR_EVENTS 0.5
+#define HAZARD_PRIOR_S (4 * 3600.0)
+/* After so many failed starts in a row the image itself is in doubt: the one before is tried. */
+#define START_FAILURES_DOUBT 3
+
+/* ---- fair share ---- */
+
+static struct euser *user_get(struct engine *e, const char *name)
+{
+	struct euser *u = map_get_str(e->users, name);
+	if (u)
+		return u;
+	u = calloc(1, sizeof(*u));
+	if (!u || map_set_str(e->users, name, u, NULL) < 0) {
+		free(u);
+		return NULL;
+	}
+	(void)snprintf(u->name, sizeof(u->name), "%s", name);
+	return u;
+}
+
+static void user_decay(struct euser *u, uint64_t now_ns)
+{
+	if (now_ns > u->at_ns)
+		u->usage *= exp2(-(double)(now_ns - u->at_ns) / 1e9 / USAGE_HALF_S);
+	u->at_ns = MAX(u->at_ns, now_ns);
+}
+
+void euser_charge(struct engine *e, const char *name, double slot_seconds, uint64_t now_ns)
+{
+	struct euser *u = user_get(e, name);
+	if (!u)
+		return; /* out of memory: this use goes uncounted */
+	user_decay(u, now_ns);
+	u->usage += slot_seconds;
+}
+
+/* What was had, and what is being had: an hour under way counts as well as one that is over. */
+double euser_usage(struct engine *e, const char *name, uint64_t now_ns)
+{
+	struct euser *u = user_get(e, name);
+	if (!u)
+		return 0;
+	user_decay(u, now_ns);
+	double usage = u->usage;
+	VEC_EACH(&e->jobs, pj)
+		if ((*pj)->alive && strcmp((*pj)->user, name) == 0)
+			/* A slot just given counts for something at once, or one user would take all. */
+			usage += (30 + (double)(*pj)->inc_ran_ms / 1e3) * (double)MAX((*pj)->slots_count, (size_t)1);
+	return usage;
+}
+
+/* ---- facts ---- */
+
+double enode_hazard_per_s(const struct enode *n, uint64_t now_ns)
+{
+	double lent_s = (double)(n->lent_ns + (n->lent_since_ns ? now_ns - n->lent_since_ns : 0)) / 1e9;
+	return ((double)n->reclaims + HAZARD_PRIOR_EVENTS) / (lent_s + HAZARD_PRIOR_S);
+}
+
+const char *enode_host(const struct enode *n)
+{
+	return n->hello.hello.host ? n->hello.hello.host : n->address;
+}
+
+bool enode_serves(const struct enode *n)
+{
+	return n->up && n->hello_seen && n->hello.hello.transfer_port &&
+	       (n->owner_state == CONTROL_OWNER_LENT || n->owner_state == CONTROL_OWNER_NOTICE ||
+		n->hello.hello.shadow_owned);
+}
+
+static bool listed(char *const *list, size_t count, const char *name)
+{
+	for (size_t i = 0; i < count; i++)
+		if (strcmp(list[i], name) == 0)
+			return true;
+	return false;
+}
+
+static bool type_fits(const char *have, const char *want)
+{
+	return !want || (have && strcasestr(have, want));
+}
+
+/* Slots that other jobs' moves are on the way to. */
+static size_t slots_promised(struct engine *e, const struct enode *n, const struct ejob *except)
+{
+	size_t count = 0;
+	VEC_EACH(&e->jobs, pj)
+		if (*pj != except && strcmp((*pj)->dest, n->name) == 0 &&
+		    ((*pj)->move_pending || (*pj)->state == REST_JOB_QUEUED))
+			count += MAX((*pj)->slots_count, (size_t)1);
+	return count;
+}
+
+static const char *slots_refusal(struct engine *e, const struct enode *n, const struct ejob *j,
+				 unsigned *ret_slots, size_t *ret_count)
+{
+	const struct control_hello *h = &n->hello.hello;
+	const struct job_slots *want = &j->spec.slots;
+	size_t free_slots = 0, taken = 0;
+	uint64_t cores = 0, memory = 0, gpus = 0;
+	for (size_t i = 0; i < h->slots_count; i++)
+		free_slots += !n->slot_used[i];
+	size_t promised = slots_promised(e, n, j);
+	if (free_slots <= promised)
+		return "no free slot";
+	for (size_t i = 0; i < h->slots_count && taken < free_slots - promised; i++) {
+		const struct control_slot *s = &h->slots[i];
+		bool enough = cores >= want->cores * 1000 && gpus >= want->gpus &&
+			      (memory >= want->memory || !s->memory) && taken > 0;
+		if (n->slot_used[i] || enough)
+			continue;
+		if ((want->gpus > 0) != s->gpu)
+			continue;
+		if (want->gpus && (!type_fits(s->gpu_type, want->gpu_type) || s->gpu_memory < want->gpu_memory))
+			continue;
+		if (ret_slots)
+			ret_slots[taken] = (unsigned)i;
+		taken++;
+		cores += s->cores_milli;
+		gpus += s->gpu;
+		/* A slot without a limit of its own has what the machine has. */
+		memory = s->memory ? memory + s->memory : UINT64_MAX / 2;
+	}
+	if (ret_count)
+		*ret_count = taken;
+	if (taken == 0 || gpus < want->gpus)
+		return want->gpus ? "no free GPU of that type" : "no free CPU slot";
+	if (cores < want->cores * 1000)
+		return "too few cores free";
+	if (memory < want->memory)
+		return "too little memory free";
+	return NULL;
+}
+
+const char *enode_refusal(struct engine *e, const struct enode *n, const struct ejob *j,
+			  unsigned *ret_slots, size_t *ret_slots_count)
+{
+	const struct control_hello *h = &n->hello.hello;
+	if (!n->up || !n->hello_seen)
+		return "not in reach";
+	if (n->banned)
+		return "its certificate is revoked";
+	if (n->owner_state != CONTROL_OWNER_LENT)
+		return "its owner has it";
+	if (n->paused)
+		return "paused by its owner";
+	if (listed(h->deny, h->deny_count, j->user) ||
+	    (h->users_count && !listed(h->users, h->users_count, j->user)))
+		return "its owner's terms do not admit the user";
+	if (j->durable.bytes && n->disk_free && n->disk_free < j->durable.bytes)
+		return "too little disk for its image";
+	if (!h->transfer_port)
+		return "its transfer port is not open yet";
+	return slots_refusal(e, n, j, ret_slots, ret_slots_count);
+}
+
+/* ---- choice ---- */
+
+static bool avoided(const struct ejob *j, const char *node)
+{
+	for (size_t i = 0; i < j->avoid_count; i++)
+		if (strcmp(j->avoid[i], node) == 0)
+			return true;
+	return false;
+}
+
+/* Higher is better: expected share of the next hour that it stays, less for images far away. */
+static double choice_score(struct engine *e, const struct enode *n, const struct ejob *j,
+			   uint64_t now_ns)
+{
+	const struct enode *own = engine_node(e, j->node);
+	double score = exp(-enode_hazard_per_s(n, now_ns) * 3600);
+	if (ejob_image_has(&j->durable, n->name) || ejob_image_has(&j->saved, n->name))
+		score += 0.3;
+	else if (strcmp(n->name, j->stage) == 0)
+		score += 0.2;
+	if (avoided(j, n->name))
+		score -= 10;
+	/* Neighbours leave together, and share the link that a move would need. */
+	const char *room = n->hello.hello.room, *own_room = own ? own->hello.hello.room : NULL;
+	if (own && own->owner_state != CONTROL_OWNER_LENT && room && own_room && strcmp(room, own_room) == 0)
+		score -= 0.25;
+	size_t used = 0;
+	for (size_t i = 0; i < n->hello.hello.slots_count; i++)
+		used += n->slot_used[i];
+	return score - 0.01 * (double)used;
+}
+
+struct enode *engine_choose(struct engine *e, const struct ejob *j, bool start, uint64_t now_ns)
+{
+	struct enode *best = NULL;
+	double best_score = 0;
+	void *value;
+	for (size_t pos = 0; map_next(e->nodes, &pos, NULL, NULL, &value);) {
+		struct enode *n = value;
+		if ((!start && strcmp(n->name, j->node) == 0) || enode_refusal(e, n, j, NULL, NULL))
+			continue;
+		double score = choice_score(e, n, j, now_ns);
+		if (!best || score > best_score) {
+			best = n;
+			best_score = score;
+		}
+	}
+	return best;
+}
+
+struct enode *engine_choose_keeper(struct engine *e, const struct ejob *j, uint64_t now_ns)
+{
+	struct enode *best = NULL;
+	double best_score = 0;
+	void *value;
+	for (size_t pos = 0; map_next(e->nodes, &pos, NULL, NULL, &value);) {
+		struct enode *n = value;
+		const struct control_hello *h = &n->hello.hello;
+		bool owned = n->owner_state != CONTROL_OWNER_LENT;
+		if (!n->up || !n->hello_seen || n->banned || !h->shadow_keep || !h->transfer_port ||
+		    strcmp(n->name, j->node) == 0 || (owned && !h->shadow_owned) ||
+		    n->owner_state == CONTROL_OWNER_NOTICE || n->owner_state == CONTROL_OWNER_DRAINING ||
+		    n->disk_free < j->saved.bytes)
+			continue;
+		double score = choice_score(e, n, j, now_ns) - (owned ? 0.5 : 0) -
+			       (enode_refusal(e, n, j, NULL, NULL) ? 0.1 : 0);
+		if (!best || score > best_score) {
+			best = n;
+			best_score = score;
+		}
+	}
+	return best;
+}
+
+/* ---- starting ---- */
+
+static bool reachable(struct engine *e, const struct ejob_image *im, const struct enode *at)
+{
+	if (!im->digest[0])
+		return false;
+	if (ejob_image_has(im, at->name))
+		return true;
+	for (size_t i = 0; i < im->holders_count; i++) {
+		const struct enode *h = engine_node(e, im->holders[i]);
+		if (h && enode_serves(h))
+			return true;
+	}
+	return false;
+}
+
+/* What the next incarnation begins from; NULL with ret_wait = nothing that exists is in reach. */
+static const struct ejob_image *start_image(struct engine *e, const struct ejob *j,
+					    const struct enode *at, bool *ret_wait)
+{
+	*ret_wait = false;
+	bool doubt = j->start_failures >= START_FAILURES_DOUBT;
+	if (reachable(e, &j->saved, at) && !doubt)
+		return &j->saved;
+	if (doubt && reachable(e, &j->before, at))
+		return &j->before;
+	if (reachable(e, &j->durable, at))
+		return &j->durable;
+	if (reachable(e, &j->before, at) && doubt)
+		return &j->before;
+	*ret_wait = j->durable.digest[0] != '\0';
+	return NULL;
+}
+
+static int move_record(struct ejob *j, const struct ejob_image *im)
+{
+	struct rest_move *grown = reallocarray(j->moves, j->moves_count + 1, sizeof(*grown));
+	if (!grown)
+		return -ENOMEM;
+	j->moves = grown;
+	const char *from = j->moves_count ? grown[j->moves_count - 1].to : NULL;
+	/* The list is for people: the middle of a very long one is of no use to them. */
+	if (j->moves_count == REST_MOVES_MAX) {
+		struct rest_move *m = &grown[1];
+		free(m->from);
+		free(m->to);
+		free(m->cause);
+		free(m->image);
+		memmove(m, m + 1, (REST_MOVES_MAX - 2) * sizeof(*m));
+		j->moves_count--;
+	}
+	grown[j->moves_count++] = (struct rest_move){
+		.from = from ? strdup(from) : NULL,
+		.to = strdup(j->node),
+		.epoch = j->epoch,
+		.cause = strdup(j->epoch == 1 ? "start" : (j->cause[0] ? j->cause : "restart")),
+		.at_ms = clock_wall_ms(),
+		.bytes = j->move_bytes,
+		.lost_ms = j->lost_ms,
+		.image = im ? strdup(im->digest) : NULL,
+	};
+	return 0;
+}
+
+static void move_unrecord(struct ejob *j)
+{
+	struct rest_move *m = &j->moves[--j->moves_count];
+	free(m->from);
+	free(m->to);
+	free(m->cause);
+	free(m->image);
+}
+
+static int take_slots(struct ejob *j, struct enode *n, const unsigned *slots, size_t count)
+{
+	char **names = calloc(count + 1, sizeof(*names));
+	if (!names)
+		return -ENOMEM;
+	for (size_t i = 0; i < count; i++) {
+		names[i] = strdup(n->hello.hello.slots[slots[i]].name);
+		n->slot_used[slots[i]] = true;
+	}
+	for (size_t i = 0; i < j->slots_count; i++)
+		free(j->slots[i]);
+	free(j->slots);
+	j->slots = names;
+	j->slots_count = count;
+	return 0;
+}
+
+void ejob_release_slots(struct engine *e, struct ejob *j)
+{
+	struct enode *n = engine_node(e, j->node);
+	for (size_t k = 0; n && k < j->slots_count; k++)
+		for (size_t i = 0; i < n->hello.hello.slots_count; i++)
+			if (strcmp(n->hello.hello.slots[i].name, j->slots[k]) == 0)
+				n->slot_used[i] = false;
+}
+
+static size_t holders_of(struct engine *e, const struct ejob *j, const struct ejob_image *im,
+			 const struct enode *at, struct control_peer *peers,
+			 char tickets[CONTROL_PEERS_MAX][TICKET_TEXT_MAX])
+{
+	size_t n = 0;
+	for (size_t i = 0; im && i < im->holders_count && n < CONTROL_PEERS_MAX; i++) {
+		const struct enode *h = engine_node(e, im->holders[i]);
+		if (!h || (h != at && !enode_serves(h)))
+			continue;
+		/* A fetch ticket speaks of the image's own epoch, which receivers fence by. */
+		if (h != at && engine_ticket(e, j, TICKET_FETCH, im->digest, h->name, at->name,
+					     10 * 60 * 1000, 0, tickets[n]) < 0)
+			continue;
+		peers[n] = (struct control_peer){ (char *)h->name, (char *)enode_host(h),
+						  h->hello.hello.transfer_port, h == at ? NULL : tickets[n] };
+		n++;
+	}
+	return n;
+}
+
+static size_t open_secrets(struct engine *e, const struct ejob *j, struct control_secret *out)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < j->secrets_count; i++) {
+		char *clear;
+		if (e->ops->unseal_text(e->user, j->secrets[i].value, &clear) == 0)
+			out[n++] = (struct control_secret){ j->secrets[i].name, clear };
+	}
+	return n;
+}
+
+static void send_start(struct engine *e, struct ejob *j, struct enode *n,
+		       const struct ejob_image *im)
+{
+	static char tickets[CONTROL_PEERS_MAX][TICKET_TEXT_MAX];
+	struct control_peer peers[CONTROL_PEERS_MAX];
+	CLEANUP_FREE struct control_secret *secrets = calloc(j->secrets_count + 1, sizeof(*secrets));
+	char key[CONTROL_KEY_HEX + 1], why[200];
+	hex_encode(j->key, sizeof(j->key), key);
+	(void)snprintf(why, sizeof(why), "%s", j->cause[0] ? j->cause : "start");
+	struct control_message m = {
+		.type = CONTROL_START,
+		.start = {
+			.job = j->id,
+			.epoch = j->epoch,
+			.user = j->user,
+			.spec = j->spec_json,
+			.slots = j->slots,
+			.slots_count = j->slots_count,
+			.key = key,
+			.image = im ? (char *)im->digest : NULL,
+			.image_epoch = im ? im->epoch : 0,
+			.image_seq = im ? im->seq : 0,
+			.holders = peers,
+			.holders_count = holders_of(e, j, im, n, peers, tickets),
+			.lease_ms = e->config.lease_ms,
+			.restart_count = j->epoch - 1,
+			.reclaim_count = j->reclaims,
+			.time_used_ms = j->ran_ms,
+			.interval_ms = j->spec.checkpoint.interval_ns ? j->spec.checkpoint.interval_ns / NS_PER_MS
+								      : e->config.interval_ms,
+			.inputs = j->inputs,
+			.secrets = secrets,
+			.secrets_count = secrets ? open_secrets(e, j, secrets) : 0,
+			.why = why,
+		},
+	};
+	POINT("coordinator.start.before_send");
+	(void)engine_send(e, n->name, &m); /* unheard: the next hello shows that it is not there */
+	POINT("coordinator.start.sent");
+	explicit_bzero(key, sizeof(key));
+	for (size_t i = 0; i < m.start.secrets_count; i++) {
+		explicit_bzero(secrets[i].value, strlen(secrets[i].value));
+		free(secrets[i].value);
+	}
+}
+
+static bool start_job(struct engine *e, struct ejob *j, struct enode *n, const unsigned *slots,
+		      size_t slots_count, const struct ejob_image *im, uint64_t now_ns)
+{
+	char node_before[sizeof(j->node)];
+	memcpy(node_before, j->node, sizeof(node_before));
+	uint64_t cursor = im ? e->ops->output_position(e->user, j->id, im->epoch, im->output_offset) : 0;
+	struct ejob_image from = im ? *im : (struct ejob_image){ 0 };
+	if (take_slots(j, n, slots, slots_count) < 0)
+		return false;
+	j->epoch++;
+	(void)snprintf(j->node, sizeof(j->node), "%s", n->name);
+	if (move_record(j, im) < 0 || !ejob_event(e, j, JOB_EVENT_START, "on %s", n->name)) {
+		j->epoch--;
+		memcpy(j->node, node_before, sizeof(node_before));
+		return false;
+	}
+	j->alive = true;
+	j->start_cursor = cursor;
+	if (ejob_save(e, j) < 0) {
+		/* Nothing was given to anybody: as before, and tried again. */
+		ejob_release_slots(e, j);
+		move_unrecord(j);
+		j->epoch--;
+		j->alive = false;
+		j->state = REST_JOB_QUEUED;
+		memcpy(j->node, node_before, sizeof(node_before));
+		j->retry_at_ns = now_ns + NS_PER_S;
+		return false;
+	}
+	j->lease_until_ns = now_ns + (e->config.lease_ms + e->config.lease_margin_ms) * NS_PER_MS;
+	j->told_start = true;
+	j->saved = (struct ejob_image){ 0 };
+	j->saved_final = false;
+	j->inc_ran_ms = j->unsaved_ms = j->lost_ms = j->move_bytes = 0;
+	j->dest[0] = j->stage[0] = j->notice_id[0] = '\0';
+	j->standby_until_ns = 0;
+	j->retry_at_ns = 0;
+	send_start(e, j, n, from.digest[0] ? &from : NULL);
+	j->cause[0] = '\0';
+	return true;
+}
+
+static int by_turn(const void *a, const void *b)
+{
+	const struct {
+		double usage;
+		struct ejob *job;
+	} *x = a, *y = b;
+	if (x->usage != y->usage)
+		return x->usage < y->usage ? -1 : 1;
+	return x->job->order < y->job->order ? -1 : x->job->order > y->job->order;
+}
+
+static void wait_reason(struct engine *e, struct ejob *j, const char *why)
+{
+	if (strcmp(j->reason, why) == 0)
+		return;
+	(void)snprintf(j->reason, sizeof(j->reason), "%s", why);
+	ejob_changed(e, j);
+}
+
+static bool try_start(struct engine *e, struct ejob *j, uint64_t now_ns)
+{
+	unsigned slots[CONTROL_SLOTS_MAX];
+	size_t count = 0;
+	bool wait;
+	struct enode *n = engine_node(e, j->dest); /* where its image went, if it went */
+	if (!n || enode_refusal(e, n, j, NULL, NULL) || avoided(j, n->name))
+		n = engine_choose(e, j, true, now_ns);
+	if (!n) {
+		if (!j->restarts)
+			wait_reason(e, j, "waits for a machine");
+		return false;
+	}
+	if (avoided(j, n->name) && now_ns < j->retry_at_ns) {
+		engine_wake(e, j->retry_at_ns);
+		return false;
+	}
+	const struct ejob_image *im = start_image(e, j, n, &wait);
+	if (wait) {
+		wait_reason(e, j, "its last durable image is on machines that are not in reach");
+		return false;
+	}
+	if (enode_refusal(e, n, j, slots, &count))
+		return false;
+	return start_job(e, j, n, slots, count, im, now_ns);
+}
+
+/* Reclaims whose jobs found no place look again: something may have come free. */
+static void replan_notices(struct engine *e, uint64_t now_ns)
+{
+	void *value;
+	for (size_t pos = 0; map_next(e->nodes, &pos, NULL, NULL, &value);) {
+		struct enode *n = value;
+		bool waits = false;
+		if (!n->up || n->owner_state != CONTROL_OWNER_NOTICE)
+			continue;
+		VEC_EACH(&e->jobs, pj)
+			waits |= (*pj)->move_pending && !(*pj)->dest[0] && strcmp((*pj)->node, n->name) == 0;
+		if (waits)
+			engine_plan_notice(e, n, now_ns);
+	}
+}
+
+void engine_schedule(struct engine *e, uint64_t now_ns)
+{
+	struct {
+		double usage;
+		struct ejob *job;
+	} *queue = calloc(e->jobs.count + 1, sizeof(*queue));
+	size_t count = 0;
+	if (!queue)
+		return;
+	e->schedule_due = false;
+	replan_notices(e, now_ns);
+	VEC_EACH(&e->jobs, pj)
+		if ((*pj)->state == REST_JOB_QUEUED && !(*pj)->alive && !e->stop_all)
+			queue[count++].job = *pj;
+	/* One at a time: each start changes whose turn it is. */
+	while (count > 0) {
+		for (size_t i = 0; i < count; i++)
+			queue[i].usage = euser_usage(e, queue[i].job->user, now_ns);
+		qsort(queue, count, sizeof(*queue), by_turn);
+		size_t i = 0;
+		while (i < count && !try_start(e, queue[i].job, now_ns))
+			i++;
+		if (i == count)
+			break;
+		memmove(&queue[i], &queue[i + 1], (count - i - 1) * sizeof(*queue));
+		count--;
+	}
+	free(queue);
+}
+
+/* ---- why ---- */
+
+json_t *engine_why(struct engine *e, const char *id, uint64_t now_ns)
+{
+	struct ejob *j = engine_find(e, id);
+	if (!j)
+		return NULL;
+	CLEANUP_JSON json_t *nodes = json_array();
+	void *value;
+	for (size_t pos = 0; nodes && map_next(e->nodes, &pos, NULL, NULL, &value);) {
+		struct enode *n = value;
+		const char *refusal = enode_refusal(e, n, j, NULL, NULL);
+		(void)json_array_append_new(
+			nodes, json_pack("{s:s,s:b,s:s,s:f,s:f,s:b,s:b}", "node", n->name, "possible", !refusal,
+					 "reason", refusal ? refusal : "", "score",
+					 choice_score(e, n, j, now_ns), "reclaims_per_day",
+					 enode_hazard_per_s(n, now_ns) * 86400, "has_image",
+					 ejob_image_has(&j->durable, n->name), "failed_before",
+					 avoided(j, n->name)));
+	}
+	return json_pack("{s:s,s:s,s:s,s:s,s:f,s:O}", "job", j->id, "state",
+			 rest_job_state_names[j->state], "reason", j->reason, "node", j->node, "user_usage",
+			 euser_usage(e, j->user, now_ns), "considered", nodes);
+}

@@ -1,0 +1,538 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine against agents that a test plays: whole lives of jobs, in no time. */
+#include "coordinator/engine.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/cleanup.h"
+#include "base/vec.h"
+
+struct sent {
+	char node[16];
+	struct control_message m; /* decoded copy, owned */
+};
+
+struct world {
+	struct engine *e;
+	uint64_t now;
+	struct VEC(struct sent) sent;
+	json_t *records; /* id -> record */
+	json_t *revisions;
+	int save_error;
+	uint64_t stored;
+};
+
+static struct world w;
+
+static int op_save(void *user, const char *job, json_t *record, uint64_t *revision)
+{
+	if (w.save_error)
+		return w.save_error;
+	json_int_t now = json_integer_value(json_object_get(w.revisions, job));
+	if ((uint64_t)now != *revision)
+		return -ESTALE;
+	*revision = (uint64_t)now + 1;
+	json_object_set_new(w.revisions, job, json_integer(now + 1));
+	json_object_set_new(w.records, job, json_deep_copy(record));
+	return 0;
+}
+
+static int op_send(void *user, const char *node, struct control_message *m)
+{
+	struct sent s = { 0 };
+	struct diag diag;
+	snprintf(s.node, sizeof(s.node), "%s", node);
+	json_t *json = control_encode(m);
+	assert_int_equal(control_decode(json, &s.m, &diag), 0);
+	json_decref(json);
+	assert_int_equal(VEC_PUSH(&w.sent, s), 0);
+	return 0;
+}
+
+static int op_sign(void *user, const struct ticket *t, char ret[TICKET_TEXT_MAX])
+{
+	snprintf(ret, TICKET_TEXT_MAX, "%s:%s:%llu:%s>%s", ticket_use_names[t->use], t->job,
+		 (unsigned long long)t->epoch, t->source, t->destination);
+	return 0;
+}
+
+static int op_wrap(void *user, const uint8_t key[32], char *ret, size_t size)
+{
+	snprintf(ret, size, "%s", "wrapped");
+	return 0;
+}
+
+static int op_unwrap(void *user, const char *text, uint8_t ret[32])
+{
+	memset(ret, 7, 32);
+	return 0;
+}
+
+static int op_text(void *user, const char *text, char **ret)
+{
+	*ret = strdup(text);
+	return 0;
+}
+
+static int op_output(void *user, const char *job, uint64_t epoch, uint64_t replay_from,
+		     uint64_t offset, const char *bytes, size_t len, uint64_t *ret_stored)
+{
+	w.stored = offset + len;
+	*ret_stored = w.stored;
+	return 0;
+}
+
+static uint64_t op_position(void *user, const char *job, uint64_t epoch, uint64_t offset)
+{
+	return offset;
+}
+
+static void op_changed(void *user, const char *job)
+{
+}
+
+static const struct engine_ops ops = {
+	.save = op_save,
+	.send = op_send,
+	.sign_ticket = op_sign,
+	.wrap_key = op_wrap,
+	.unwrap_key = op_unwrap,
+	.seal_text = op_text,
+	.unseal_text = op_text,
+	.output = op_output,
+	.output_position = op_position,
+	.changed = op_changed,
+};
+
+static const struct engine_config config = {
+	.lease_ms = 3000,
+	.lease_margin_ms = 500,
+	.status_every_ms = 500,
+	.floor_cap_bps = 500000000,
+	.interval_ms = 2000,
+	.jobs_max = 100,
+	.coordinator = "c",
+};
+
+static int setup(void **state)
+{
+	memset(&w, 0, sizeof(w));
+	w.now = 1000 * NS_PER_S;
+	w.records = json_object();
+	w.revisions = json_object();
+	return engine_open(&config, &ops, NULL, w.now, &w.e);
+}
+
+static void drop_sent(void)
+{
+	for (size_t i = 0; i < w.sent.count; i++)
+		control_done(&w.sent.data[i].m);
+	w.sent.count = 0;
+}
+
+static int teardown(void **state)
+{
+	engine_close(w.e);
+	drop_sent();
+	VEC_DONE(&w.sent);
+	json_decref(w.records);
+	json_decref(w.revisions);
+	return 0;
+}
+
+static void pass(uint64_t ms)
+{
+	w.now += ms * NS_PER_MS;
+	engine_tick(w.e, w.now);
+}
+
+/* The newest message of that type to that node since drop_sent(), or NULL. */
+static struct control_message *last(const char *node, enum control_type type)
+{
+	for (size_t i = w.sent.count; i-- > 0;)
+		if (w.sent.data[i].m.type == type && strcmp(w.sent.data[i].node, node) == 0)
+			return &w.sent.data[i].m;
+	return NULL;
+}
+
+static void say(const char *node, const char *json)
+{
+	CLEANUP_JSON json_t *in = json_loads(json, 0, NULL);
+	assert_non_null(in);
+	json_object_set_new(in, "v", json_integer(1));
+	struct control_message m;
+	struct diag diag = DIAG_INIT;
+	int r = control_decode(in, &m, &diag);
+	if (r < 0)
+		print_message("%s: %s\n", diag.where, diag.what);
+	assert_int_equal(r, 0);
+	assert_int_equal(engine_agent_message(w.e, node, &m, w.now), 0);
+	control_done(&m);
+	engine_tick(w.e, w.now);
+}
+
+static void sayf(const char *node, const char *fmt, ...)
+{
+	char text[4096];
+	va_list args;
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	say(node, text);
+}
+
+static void node_up(const char *name, const char *extra)
+{
+	engine_agent_up(w.e, name, "127.0.0.1", "", w.now);
+	sayf(name,
+	     "{\"type\":\"hello\",\"node\":\"%s\",\"owner_state\":\"lent\",\"transfer_port\":7000,"
+	     "\"slots\":[{\"name\":\"s0\",\"cores_milli\":1000}],\"shadow_keep\":true,"
+	     "\"disk_free\":1000000000%s}",
+	     name, extra);
+}
+
+static void submit(const char *id, const char *user)
+{
+	CLEANUP_JSON json_t *spec = json_pack("{s:s,s:[s],s:i}", "name", id, "command", "true",
+					      "failure_limit", 3);
+	const struct rest_submit s = { .spec = spec };
+	struct diag diag = DIAG_INIT;
+	int r = engine_submit(w.e, id, user, &s, w.now, 1, &diag);
+	if (r < 0)
+		print_message("%s: %s\n", diag.where, diag.what);
+	assert_int_equal(r, 0);
+	engine_tick(w.e, w.now);
+}
+
+static struct rest_job job(const char *id)
+{
+	struct rest_job j;
+	assert_true(engine_job(w.e, id, &j));
+	return j;
+}
+
+#define IMG_A "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+#define IMG_B "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+
+static void running(const char *node, const char *id, int epoch)
+{
+	sayf(node, "{\"type\":\"job\",\"job\":\"%s\",\"epoch\":\"%d\",\"state\":\"running\"}", id, epoch);
+}
+
+static void status(const char *node, const char *id, int epoch, const char *state)
+{
+	sayf(node,
+	     "{\"type\":\"status\",\"seq\":\"1\",\"owner_state\":\"lent\",\"disk_free\":\"1000000000\","
+	     "\"jobs\":[{\"job\":\"%s\",\"epoch\":\"%d\",\"state\":\"%s\",\"ran_ms\":\"1000\"}]}",
+	     id, epoch, state);
+}
+
+static void saved(const char *node, const char *id, int epoch, int seq, const char *image, bool final)
+{
+	sayf(node,
+	     "{\"type\":\"saved\",\"job\":\"%s\",\"epoch\":\"%d\",\"seq\":\"%d\",\"image\":\"%s\","
+	     "\"bytes\":\"1000\",\"new_bytes\":\"1000\",\"output_offset\":\"%d\",\"final\":%s}",
+	     id, epoch, seq, image, seq * 10, final ? "true" : "false");
+}
+
+static void received(const char *node, const char *id, int epoch, int seq, const char *image)
+{
+	sayf(node,
+	     "{\"type\":\"received\",\"job\":\"%s\",\"epoch\":\"%d\",\"seq\":\"%d\",\"image\":\"%s\"}", id,
+	     epoch, seq, image);
+}
+
+static void ended(const char *node, const char *id, int epoch, const char *end, int exit_status)
+{
+	sayf(node,
+	     "{\"type\":\"job\",\"job\":\"%s\",\"epoch\":\"%d\",\"state\":\"ended\",\"end\":\"%s\","
+	     "\"status\":%d}",
+	     id, epoch, end, exit_status);
+}
+
+static void notice(const char *node, const char *id, int epoch, int remaining_ms)
+{
+	sayf(node,
+	     "{\"type\":\"owner\",\"state\":\"notice\",\"mode\":\"notice\",\"notice_id\":\"n1\","
+	     "\"remaining_ms\":\"%d\",\"jobs\":[{\"job\":\"%s\",\"epoch\":\"%d\",\"state\":\"noticed\","
+	     "\"unsaved_ms\":\"500\"}]}",
+	     remaining_ms, id, epoch);
+}
+
+static void test_a_job_runs_and_ends_with_its_status(void **state)
+{
+	node_up("n1", "");
+	submit("j1", "ann");
+	struct control_message *start = last("n1", CONTROL_START);
+	assert_non_null(start);
+	assert_int_equal(start->start.epoch, 1);
+	assert_null(start->start.image);
+	assert_int_equal(job("j1").state, REST_JOB_STARTING);
+	running("n1", "j1", 1);
+	assert_int_equal(job("j1").state, REST_JOB_RUNNING);
+	ended("n1", "j1", 1, "done", 7);
+	assert_int_equal(job("j1").state, REST_JOB_DONE);
+	assert_int_equal(job("j1").exit_status, 7);
+	assert_non_null(last("n1", CONTROL_STOP)); /* the agent may forget it */
+}
+
+static void test_a_reclaim_moves_the_job_with_its_image(void **state)
+{
+	node_up("n1", "");
+	submit("j1", "ann");
+	node_up("n2", "");
+	running("n1", "j1", 1);
+	drop_sent();
+	notice("n1", "j1", 1, 10000);
+	struct control_message *move = last("n1", CONTROL_MOVE);
+	assert_non_null(move);
+	assert_string_equal(move->move.to.node, "n2");
+	assert_true(move->move.floor_bps > 0);
+	assert_int_equal(job("j1").state, REST_JOB_NOTICED);
+	saved("n1", "j1", 1, 1, IMG_A, true);
+	received("n2", "j1", 1, 1, IMG_A);
+	assert_string_equal(job("j1").durable, IMG_A);
+	assert_non_null(last("n1", CONTROL_DURABLE));
+	assert_null(last("n2", CONTROL_START)); /* the old incarnation has not ended yet */
+	ended("n1", "j1", 1, "reclaimed", 0);
+	struct control_message *start = last("n2", CONTROL_START);
+	assert_non_null(start);
+	assert_int_equal(start->start.epoch, 2);
+	assert_string_equal(start->start.image, IMG_A);
+	pass(200);
+	running("n2", "j1", 2);
+	assert_int_equal(job("j1").failures, 0);
+	assert_int_equal(job("j1").reclaims, 1);
+	assert_int_equal(job("j1").moves_count, 2);
+	assert_int_equal(job("j1").moves[1].downtime_ms, 200);
+	assert_string_equal(job("j1").moves[1].cause, "reclaim");
+}
+
+static void test_an_old_epoch_commits_nothing(void **state)
+{
+	node_up("n1", "");
+	submit("j1", "ann");
+	node_up("n2", "");
+	running("n1", "j1", 1);
+	ended("n1", "j1", 1, "shim_lost", 0);
+	running("n1", "j1", 2);
+	drop_sent();
+	received("n2", "j1", 1, 9, IMG_B);
+	assert_null(job("j1").durable);
+	struct control_message *keep = last("n2", CONTROL_KEEP);
+	assert_non_null(keep);
+	assert_int_equal(keep->keep.epoch, 2); /* the fence it carries */
+	status("n2", "j1", 1, "running"); /* an incarnation that is over asks for a lease */
+	assert_int_equal(last("n2", CONTROL_LEASE)->lease.leases[0].remaining_ms, 0);
+}
+
+static void test_no_next_epoch_before_the_lease_is_over(void **state)
+{
+	node_up("n1", "");
+	submit("j1", "ann");
+	node_up("n2", "");
+	running("n1", "j1", 1);
+	status("n1", "j1", 1, "running");
+	engine_agent_down(w.e, "n1", w.now);
+	drop_sent();
+	pass(3400); /* lease 3000 + margin 500 */
+	assert_null(last("n2", CONTROL_START));
+	assert_int_equal(job("j1").epoch, 1);
+	pass(200);
+	assert_non_null(last("n2", CONTROL_START));
+	assert_int_equal(job("j1").epoch, 2);
+	assert_int_equal(job("j1").failures, 0);
+}
+
+static void test_a_restarted_coordinator_waits_a_lease_or_adopts(void **state)
+{
+	node_up("n1", "");
+	submit("j1", "ann");
+	running("n1", "j1", 1);
+	engine_close(w.e);
+	assert_int_equal(engine_open(&config, &ops, NULL, w.now, &w.e), 0);
+	struct diag diag = DIAG_INIT;
+	assert_int_equal(engine_load(w.e, "j1", json_object_get(w.records, "j1"),
+				     (uint64_t)json_integer_value(json_object_get(w.revisions, "j1")), &diag),
+			 0);
+	node_up("n2", "");
+	drop_sent();
+	pass(3000);
+	assert_null(last("n2", CONTROL_START));
+	node_up("n1", ",\"jobs\":[{\"job\":\"j1\",\"epoch\":\"1\",\"state\":\"running\"}]");
+	status("n1", "j1", 1, "running");
+	pass(2000);
+	assert_null(last("n2", CONTROL_START));
+	assert_int_equal(job("j1").epoch, 1);
+	assert_true(last("n1", CONTROL_LEASE)->lease.leases[0].remaining_ms > 0);
+}
+
+static void test_reclaims_are_no_failures(void **state)
+{
+	node_up("n1", "");
+	submit("j1", "ann");
+	for (int i = 1; i <= 50; i++) {
+		running("n1", "j1", i);
+		ended("n1", "j1", i, "reclaimed", 0);
+		pass(100);
+	}
+	running("n1", "j1", 51);
+	ended("n1", "j1", 51, "failed", 3);
+	pass(1000);
+	assert_int_equal(job("j1").failures, 1);
+	assert_int_equal(job("j1").epoch, 52);
+	assert_false(rest_job_state_is_final(job("j1").state));
+	for (int i = 52; i < 54; i++) {
+		running("n1", "j1", i);
+		ended("n1", "j1", i, "failed", 3);
+		pass(1000);
+	}
+	assert_int_equal(job("j1").state, REST_JOB_FAILED);
+	assert_int_equal(job("j1").exit_status, 3);
+}
+
+static void test_a_failed_start_goes_elsewhere(void **state)
+{
+	node_up("n1", "");
+	submit("j1", "ann");
+	node_up("n2", "");
+	drop_sent();
+	ended("n1", "j1", 1, "not_started", 0);
+	assert_non_null(last("n2", CONTROL_START));
+	assert_int_equal(job("j1").failures, 0);
+}
+
+static void test_the_user_who_had_least_goes_first(void **state)
+{
+	node_up("n1", "");
+	submit("a1", "ann");
+	submit("a2", "ann");
+	submit("b1", "bob");
+	running("n1", "a1", 1);
+	status("n1", "a1", 1, "running");
+	ended("n1", "a1", 1, "done", 0);
+	assert_int_equal(job("b1").state, REST_JOB_STARTING);
+	assert_int_equal(job("a2").state, REST_JOB_QUEUED);
+}
+
+static void test_a_cancelled_reclaim_goes_on_in_place(void **state)
+{
+	node_up("n1", "");
+	submit("j1", "ann");
+	node_up("n2", "");
+	running("n1", "j1", 1);
+	notice("n1", "j1", 1, 10000);
+	say("n1", "{\"type\":\"owner\",\"state\":\"lent\",\"cancelled\":true}");
+	assert_int_equal(job("j1").state, REST_JOB_RUNNING);
+	assert_int_equal(job("j1").epoch, 1);
+}
+
+static void test_no_destination_keeps_the_image_where_it_is(void **state)
+{
+	node_up("n1", ",\"shadow_owned\":true");
+	submit("j1", "ann");
+	running("n1", "j1", 1);
+	drop_sent();
+	notice("n1", "j1", 1, 5000);
+	assert_null(last("n1", CONTROL_MOVE)->move.to.node);
+	saved("n1", "j1", 1, 1, IMG_A, true);
+	ended("n1", "j1", 1, "reclaimed", 0);
+	assert_int_equal(job("j1").state, REST_JOB_QUEUED);
+	say("n1", "{\"type\":\"owner\",\"state\":\"owned\"}");
+	node_up("n2", "");
+	struct control_message *start = last("n2", CONTROL_START);
+	assert_non_null(start);
+	assert_string_equal(start->start.image, IMG_A);
+	assert_string_equal(start->start.holders[0].node, "n1");
+}
+
+static void test_a_move_that_fails_is_tried_elsewhere(void **state)
+{
+	node_up("n1", "");
+	submit("j1", "ann");
+	node_up("n2", "");
+	node_up("n3", "");
+	running("n1", "j1", 1);
+	notice("n1", "j1", 1, 10000);
+	char first[16];
+	snprintf(first, sizeof(first), "%s", last("n1", CONTROL_MOVE)->move.to.node);
+	saved("n1", "j1", 1, 1, IMG_A, true);
+	sayf(first, "{\"type\":\"owner\",\"state\":\"notice\",\"mode\":\"notice\",\"notice_id\":\"x\","
+		    "\"remaining_ms\":\"9000\"}");
+	drop_sent();
+	sayf("n1", "{\"type\":\"transfer\",\"job\":\"j1\",\"epoch\":\"1\",\"to\":\"%s\",\"state\":\"failed\","
+		   "\"code\":\"link\"}", first);
+	assert_non_null(last("n1", CONTROL_MOVE));
+	assert_string_not_equal(last("n1", CONTROL_MOVE)->move.to.node, first);
+}
+
+static void test_images_received_while_away_become_durable(void **state)
+{
+	node_up("n1", "");
+	submit("j1", "ann");
+	running("n1", "j1", 1);
+	node_up("n2", ",\"images\":[{\"job\":\"j1\",\"epoch\":\"1\",\"seq\":\"4\",\"image\":\"" IMG_B
+		      "\",\"bytes\":\"5\"}]");
+	assert_string_equal(job("j1").durable, IMG_B);
+}
+
+static void test_nothing_is_said_that_is_not_saved(void **state)
+{
+	node_up("n1", "");
+	submit("j1", "ann");
+	node_up("n2", "");
+	running("n1", "j1", 1);
+	saved("n1", "j1", 1, 1, IMG_A, false);
+	drop_sent();
+	w.save_error = -EIO;
+	received("n2", "j1", 1, 1, IMG_A);
+	assert_null(job("j1").durable);
+	assert_null(last("n1", CONTROL_DURABLE));
+	ended("n1", "j1", 1, "reclaimed", 0);
+	assert_null(last("n1", CONTROL_STOP));
+	w.save_error = 0;
+	pass(1000);
+	assert_int_equal(job("j1").epoch, 2);
+}
+
+static void test_paused_and_foreign_machines_get_nothing(void **state)
+{
+	node_up("n1", ",\"paused\":true");
+	node_up("n2", ",\"users\":[\"bob\"]");
+	submit("j1", "ann");
+	assert_int_equal(job("j1").state, REST_JOB_QUEUED);
+	say("n1", "{\"type\":\"owner\",\"state\":\"lent\",\"paused\":false}");
+	assert_int_equal(job("j1").state, REST_JOB_STARTING);
+	assert_string_equal(job("j1").node, "n1");
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(test_a_job_runs_and_ends_with_its_status),
+		TEST(test_a_reclaim_moves_the_job_with_its_image),
+		TEST(test_an_old_epoch_commits_nothing),
+		TEST(test_no_next_epoch_before_the_lease_is_over),
+		TEST(test_a_restarted_coordinator_waits_a_lease_or_adopts),
+		TEST(test_reclaims_are_no_failures),
+		TEST(test_a_failed_start_goes_elsewhere),
+		TEST(test_the_user_who_had_least_goes_first),
+		TEST(test_a_cancelled_reclaim_goes_on_in_place),
+		TEST(test_no_destination_keeps_the_image_where_it_is),
+		TEST(test_a_move_that_fails_is_tried_elsewhere),
+		TEST(test_images_received_while_away_become_durable),
+		TEST(test_nothing_is_said_that_is_not_saved),
+		TEST(test_paused_and_foreign_machines_get_nothing),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
