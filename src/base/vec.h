@@ -45,7 +45,7 @@ int vec_reserve(void **data, size_t *cap, size_t count_min, size_t item_size);
 /* Removes item i by putting the last one in its place. */
 #define VEC_SWAP_REMOVE(v, i) ((v)->data[(i)] = (v)->data[--(v)->count])
 #define VEC_EACH(v, p) \
-	for (__typeof__(&(v)->data[0]) p = (v)->data; p && p < (v)->data + (v)->count; p++)
+	for (__typeof__((v)->data[0]) *p = (v)->data; p && p < (v)->data + (v)->count; p++)
 #define VEC_DONE(v)                      \
 	do {                             \
 		free((v)->data);         \
