@@ -161,7 +161,7 @@ static void notice_begin(struct agent *a, enum control_reclaim_mode mode, uint64
 	uint64_t bits;
 	if (random_bytes(&bits, sizeof(bits)) < 0)
 		bits = clock_boot_ns();
-	(void)snprintf(o->notice_id, sizeof(o->notice_id), "%s-%016llx", a->node,
+	(void)snprintf(o->notice_id, sizeof(o->notice_id), "%.40s-%016llx", a->node,
 		       (unsigned long long)bits);
 	(void)snprintf(o->reason, sizeof(o->reason), "%s", reason ? reason : "owner");
 	o->mode = mode;
