@@ -40,29 +40,36 @@ struct shell {
 	size_t askers_count;
 };
 
+/* Stands in LAB/bin. A job's name or id stands for the machine that it runs on. */
 static const char on_script[] =
 	"#!/bin/sh\n"
-	"# on [--root] MACHINE COMMAND...: runs it there, as the machine's owner\n"
+	"# on [--root] MACHINE|JOB COMMAND...: runs it there, as the machine's owner\n"
 	"root=; [ \"$1\" = --root ] && { root=1; shift; }\n"
 	"m=$1; shift\n"
-	"[ -n \"$m\" ] && [ -d \"$LAB_DIR/m/$m\" ] || [ -e \"$LAB_DIR/netns/$m\" ] ||\n"
-	"\t{ echo \"usage: on [--root] MACHINE COMMAND...; machines: $(ls $LAB_DIR/m | tr '\\n' ' ')\" >&2; exit 2; }\n"
+	"known() { [ -n \"$m\" ] && { [ -d \"$LAB_DIR/m/$m\" ] || [ -e \"$LAB_DIR/netns/$m\" ]; }; }\n"
+	"job=$m; tries=0\n"
+	"while ! known && [ -n \"$job\" ] && [ $tries -lt 150 ]; do\n"
+	"\tshown=$(reclaim show --json \"$job\" 2>/dev/null) || break\n"
+	"\tm=$(printf '%s\\n' \"$shown\" | sed -n 's/^ *\"node\": \"\\(.*\\)\",*$/\\1/p' | head -1)\n"
+	"\ttries=$((tries + 1)); known || sleep 0.2\n"
+	"done\n"
+	"known || { echo \"usage: on [--root] MACHINE|JOB COMMAND...\" >&2\n"
+	"\techo \"machines: $(ls $LAB_DIR/m | tr '\\n' ' ')\" >&2; exit 2; }\n"
 	"export RECLAIM_RUN=$LAB_DIR/m/$m/run\n"
 	"[ $# -gt 0 ] || set -- ${SHELL:-/bin/sh}\n"
 	"[ \"$(id -u)\" = 0 ] || exec \"$@\"\n"
-	"[ -e \"$LAB_DIR/netns/$m\" ] && enter=\"nsenter --net=$LAB_DIR/netns/$m\"\n"
+	"enter=; [ -e \"$LAB_DIR/netns/$m\" ] && enter=\"nsenter --net=$LAB_DIR/netns/$m\"\n"
 	"uid=$(cat $LAB_DIR/m/$m/owner 2>/dev/null)\n"
-	"[ -n \"$root\" ] || [ -z \"$uid\" ] && exec $enter \"$@\"\n"
-	"exec $enter setpriv --reuid $uid --regid $uid --groups %d \"$@\"\n";
+	"if [ -n \"$root\" ] || [ -z \"$uid\" ]; then exec $enter \"$@\"; fi\n"
+	"exec $enter setpriv --reuid $uid --regid $uid --groups $LAB_OWNERS \"$@\"\n";
 
 static int write_scripts(struct lab *l)
 {
-	char path[LAB_PATH_MAX], text[sizeof(on_script) + 32];
+	char path[LAB_PATH_MAX], text[32];
 	int r;
 
 	(void)snprintf(path, sizeof(path), "%s/bin/on", l->dir);
-	(void)snprintf(text, sizeof(text), on_script, LAB_GID_OWNERS);
-	r = file_write_atomic(path, text, strlen(text), 0755);
+	r = file_write_atomic(path, on_script, strlen(on_script), 0755);
 	for (size_t i = 0; i < l->scenario.topology.machines_count && r == 0; i++) {
 		(void)snprintf(path, sizeof(path), "%s/m/%s/owner", l->dir, l->machines[i].spec->name);
 		(void)snprintf(text, sizeof(text), "%u\n", l->machines[i].uid);
@@ -131,6 +138,28 @@ static void answer(struct asker *a, bool ok, const char *why)
 	strbuf_done(&a->line);
 }
 
+/* What the guests did so far, as observed from outside. */
+static void tell_runs(struct lab *l, struct asker *a)
+{
+	CLEANUP_FREE struct observe_run *runs = calloc(OBSERVE_RUNS_MAX, sizeof(*runs));
+	size_t n = runs ? observe_runs(l->observe, runs, OBSERVE_RUNS_MAX) : 0;
+	CLEANUP_JSON json_t *list = json_array();
+	CLEANUP_FREE char *text = NULL;
+
+	for (size_t i = 0; i < n; i++)
+		(void)json_array_append_new(list,
+			json_pack("{s:s, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:b}", "job",
+				  runs[i].job, "epoch", (json_int_t)runs[i].epoch, "machine",
+				  l->machines[runs[i].machine].spec->name, "first_step",
+				  (json_int_t)runs[i].first_step, "last_step",
+				  (json_int_t)runs[i].last_step, "resumed_at",
+				  (json_int_t)runs[i].resumed_at, "first_ns",
+				  (json_int_t)runs[i].first_ns, "last_ns", (json_int_t)runs[i].last_ns,
+				  "digest", runs[i].digest, "torn", runs[i].torn));
+	text = json_dumps(list, JSON_COMPACT);
+	answer(a, text != NULL, text ? text : "no memory");
+}
+
 static void begin(struct shell *s, struct asker *a)
 {
 	CLEANUP_JSON json_t *j = json_loads(a->line.data, 0, NULL);
@@ -138,6 +167,11 @@ static void begin(struct shell *s, struct asker *a)
 	struct lab_event e = { 0 };
 	struct diag diag = DIAG_INIT;
 	char why[700];
+
+	if (json_is_true(json_object_get(j, "runs"))) {
+		tell_runs(&s->lab, a);
+		return;
+	}
 	int r = text ? scenario_event_parse(text, strlen(text), &s->lab.scenario, &e.own, &diag)
 		     : -EINVAL;
 
@@ -193,16 +227,17 @@ static int start_shell(struct shell *s, struct diag *diag)
 {
 	struct lab *l = &s->lab;
 	char dir[LAB_PATH_MAX + 16], identity[LAB_PATH_MAX + 32], address[80];
-	char admin[LAB_PATH_MAX + 32], prompt[64];
+	char admin[LAB_PATH_MAX + 32], prompt[64], owners[32];
 	const char *shell = getenv("SHELL") && !l->opt->shell ? getenv("SHELL") : "/bin/bash";
 	struct proc_spec p = { .argv = { shell, l->opt->shell ? "-c" : NULL, l->opt->shell },
 			       .node = campus_find(l->campus, "coordinator"),
-			       .env = { dir, identity, address, admin, prompt } };
+			       .env = { dir, identity, address, admin, prompt, owners } };
 
 	(void)snprintf(dir, sizeof(dir), "LAB_DIR=%s", l->dir);
 	(void)snprintf(identity, sizeof(identity), "RECLAIM_IDENTITY=%s", l->users.data[0].home);
 	(void)snprintf(address, sizeof(address), "RECLAIM_COORDINATOR=%s", l->address);
 	(void)snprintf(admin, sizeof(admin), "LAB_ADMIN=%s", l->admin_home);
+	(void)snprintf(owners, sizeof(owners), "LAB_OWNERS=%d", LAB_GID_OWNERS);
 	(void)snprintf(prompt, sizeof(prompt), "PS1=lab$ ");
 	return proc_spawn(&p, &l->shell, diag);
 }

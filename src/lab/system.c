@@ -62,6 +62,23 @@ static int copy_program(const char *from, const char *to, mode_t mode)
 	return fchmod(out, mode) < 0 ? -errno : 0;
 }
 
+/* The folder of tools that reclaim-shim puts into guests. */
+static int copy_guest_bin(struct lab *l, struct diag *diag)
+{
+	char from[PROC_PATH_MAX], to[LAB_PATH_MAX], *slash;
+	struct proc_spec p = { .argv = { "cp", "-a", from, to } };
+	int status = 0, r;
+
+	(void)proc_program("guest-bin/reclaim-init", from);
+	slash = strrchr(from, '/');
+	if (!slash || strcmp(slash, "/reclaim-init") != 0)
+		return diag_set(diag, -ENOENT, "guest-bin", "is not built");
+	*slash = 0;
+	(void)snprintf(to, sizeof(to), "%s/bin/guest-bin", l->dir);
+	r = proc_run(&p, CALL_MS, NULL, &status, diag);
+	return r == 0 && status ? diag_set(diag, -EIO, from, "cannot be copied") : r;
+}
+
 static int copy_programs(struct lab *l, struct diag *diag)
 {
 	char from[PROC_PATH_MAX], to[LAB_PATH_MAX];
@@ -78,6 +95,8 @@ static int copy_programs(struct lab *l, struct diag *diag)
 		else if (r < 0)
 			r = diag_set(diag, r, programs[i].name, "is not built: %s", strerror(-r));
 	}
+	if (r == 0)
+		r = copy_guest_bin(l, diag);
 	if (r == 0) {
 		CLEANUP_FREE char *path = NULL;
 

@@ -1,0 +1,267 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Troubles that users of comparable systems reported, as tests on the campus."""
+import json
+import os
+import signal
+import subprocess
+import time
+
+from labkit import Skip, check, main, number, reference, step_of, wait_for
+
+SMALL = ["--width", "32", "--layers", "1", "--context", "16"]
+
+
+def train(steps, *more):
+    return ["train", *SMALL, "--steps", str(steps), *more]
+
+
+def resumed(lab, job, epoch):
+    """Where the first incarnation after this epoch went on."""
+    for e, (machine, lines) in sorted(lab.runs(job).items()):
+        if e > epoch:
+            for line in lines:
+                if line.startswith("resumed at step "):
+                    return int(line.split()[-1])
+            if any(step_of(l) for l in lines):
+                return 0
+    return None
+
+
+def moved_on(lab, job, epoch, timeout=30):
+    """The next incarnation has computed a step."""
+    return wait_for("%s goes on elsewhere" % job, lambda: any(
+        e > epoch and any(step_of(l) for l in lines)
+        for e, (_, lines) in lab.runs(job).items()), timeout)
+
+
+def steps_of_epoch(lab, job, epoch):
+    return [step_of(l) for l in lab.runs(job)[epoch][1] if step_of(l)]
+
+
+def case_03_shell_without_exec(lab):
+    """sh -c 'train' without exec: the trainer itself gets the notice, in under a second."""
+    job = lab.submit(["sh", "-c", "./train %s --steps 4000 --every 0 --pace 20ms; exit $?" %
+                      " ".join(SMALL)], name="sh",
+                     inputs=[{"path": lab.train, "to": "train", "executable": True}])
+    j = lab.wait_state(job, "running")
+    lab.wait_step(job, 30)
+    start = time.monotonic()
+    back = lab.start_owner(j["node"], "back", "--in", "60s")
+    # Saved by SIGTERM, long before T: the image exists only if the trainer heard it.
+    epoch = number(j["epoch"])
+    wait_for("an image after the notice", lambda: lab.job(job).get("saved"), 5)
+    told = time.monotonic() - start
+    check(back.wait(timeout=70) == 0, "back failed: %s" % back.stdout.read())
+    moved_on(lab, job, epoch)
+    check(resumed(lab, job, epoch) == max(steps_of_epoch(lab, job, epoch)), "steps were redone")
+    check(told < 3, "the image came %.1f s after the notice" % told)
+
+
+def case_08_commit_after_notice(lab):
+    """A checkpoint committed after the notice is the one it resumes from."""
+    job = lab.submit(train(4000, "--every", "0", "--pace", "20ms"), name="late")
+    j = lab.wait_state(job, "running")
+    lab.wait_step(job, 40)
+    check(not lab.job(job).get("saved"), "it saved before the notice")
+    lab.owner(j["node"], "back")
+    epoch = number(j["epoch"])
+    moved_on(lab, job, epoch)
+    at = resumed(lab, job, epoch)
+    check(at == max(steps_of_epoch(lab, job, epoch)), "resumed at %s, had computed %s" % (
+        at, max(steps_of_epoch(lab, job, epoch))))
+
+
+def case_09_before_any_checkpoint(lab):
+    """Taken back before there is a checkpoint: requeued from the start, never failed or held."""
+    # It ignores the notice and saves never: what a program without checkpoints does.
+    job = lab.submit(["sh", "-c", "trap '' TERM; i=0; while [ $i -lt 400 ]; do i=$((i+1)); "
+                      "echo step $i x; sleep 0.02; done"], name="young")
+    j = lab.wait_state(job, "running")
+    lab.wait_step(job, 1)
+    lab.owner(j["node"], "back", "--in", "1s")
+    epoch = number(j["epoch"])
+    moved_on(lab, job, epoch)
+    now = lab.job(job)
+    check(number(now["failures"]) == 0, "a reclaim was counted as a failure")
+    check(now["state"] in ("running", "done"), "it is %s" % now["state"])
+    why = json.dumps(now.get("moves")) + (now.get("reason") or "")
+    check("reclaim" in why, "the reason is not said: %s" % why)
+    steps = steps_of_epoch(lab, job, max(lab.runs(job)))
+    check(steps[0] == 1, "it did not start over: %s" % steps[:3])
+
+
+def case_10_reclaims_are_no_failures(lab):
+    """Many reclaims, then one real crash, failure limit 3: still running, failures = 1."""
+    mark = os.path.join(lab.dir, "out", "crash-now")
+    # It crashes once, at a step that its own counter file has not seen before.
+    script = ("s=0; [ -f $RECLAIM_CHECKPOINT_DIR/s ] && s=$(cat $RECLAIM_CHECKPOINT_DIR/s); "
+              "save() { echo $s > $RECLAIM_CHECKPOINT_DIR/.s && "
+              "mv $RECLAIM_CHECKPOINT_DIR/.s $RECLAIM_CHECKPOINT_DIR/s; }; "
+              "trap 'save; exit 85' TERM; "
+              "while :; do s=$((s+1)); echo step $s x; save; "
+              "[ $s -ge 200 ] && [ ! -e $RECLAIM_CHECKPOINT_DIR/crashed ] && "
+              "{ : > $RECLAIM_CHECKPOINT_DIR/crashed; sync; sleep 1; kill -SEGV $$; }; "
+              "sleep 0.05; done")
+    job = lab.submit(["sh", "-c", script], name="many", extra={"failure_limit": 3})
+    lab.wait_state(job, "running")
+    reclaims = 0
+    while reclaims < 8 and lab.last_step(job) < 190:
+        j = lab.wait_state(job, "running")
+        lab.owner(j["node"], "back", "--in", "5s")
+        lab.owner(j["node"], "lend")
+        epoch = number(j["epoch"])
+        wait_for("next incarnation", lambda: number(lab.job(job)["epoch"]) > epoch, 20)
+        reclaims += 1
+    check(reclaims >= 5, "only %d reclaims" % reclaims)
+    wait_for("the crash", lambda: number(lab.job(job)["failures"]) == 1, 60)
+    now = lab.wait_state(job, "running")
+    check(number(now["failures"]) == 1, "failures %s" % now["failures"])
+    check(number(now["reclaims"]) == reclaims, "%s reclaims were booked, %d happened" % (
+        now["reclaims"], reclaims))
+
+
+def case_11_free_is_proven(lab):
+    """A process that stays: the machine is not said to be free while one exists."""
+    job = lab.submit(["sh", "-c", "trap '' TERM INT HUP; setsid sh -c 'trap \"\" TERM HUP; "
+                      "while :; do sleep 0.1; done' & while :; do echo alive; sleep 0.1; done"],
+                     name="stays")
+    j = lab.wait_state(job, "running")
+    node = j["node"]
+    wait_for("its processes", lambda: len(lab.guests_left(node)) >= 2, 10)
+    back = lab.start_owner(node, "back", "--in", "2s")
+    while back.poll() is None:
+        # Looked at in this order, so that a process seen after the word "free" is a lie.
+        state = lab.status(node)["state"]
+        left = lab.guests_left(node)
+        check(not (state in ("free", "owned") and left), "said %s with %s left" % (state, left))
+        time.sleep(0.02)
+    check(back.returncode == 0, "back failed: %s" % back.stdout.read())
+    check(not lab.guests_left(node), "left: %s" % lab.guests_left(node))
+
+
+def case_12_slow_save(lab):
+    """A save that takes most of the window: no early kill, and released when it is saved."""
+    job = lab.submit(train(4000, "--every", "0", "--pace", "20ms", "--save-delay", "6s"),
+                     name="slow")
+    j = lab.wait_state(job, "running")
+    lab.wait_step(job, 20)
+    start = time.monotonic()
+    lab.owner(j["node"], "back", "--in", "14s")
+    took = time.monotonic() - start
+    epoch = number(j["epoch"])
+    moved_on(lab, job, epoch)
+    check(resumed(lab, job, epoch) == max(steps_of_epoch(lab, job, epoch)), "steps were redone")
+    check(6 <= took < 12, "the machine was free after %.1f s" % took)
+
+
+def case_13_cancelled(lab):
+    """Changed their mind at T/2, and a reclaim with nowhere to go: goes on, no step lost."""
+    for m in lab.machines[1:]:
+        lab.owner(m, "back", "--now")
+    job = lab.submit(train(4000, "--every", "0", "--pace", "20ms", "--on-notice", "stay"),
+                     name="mind")
+    j = lab.wait_state(job, "running")
+    check(j["node"] == lab.machines[0], "it runs on %s" % j["node"])
+    lab.wait_step(job, 20)
+    back = lab.start_owner(j["node"], "back", "--in", "8s")
+    wait_for("notice", lambda: lab.status(j["node"])["state"] == "notice", 5)
+    half = time.monotonic() + 4
+    while time.monotonic() < half:  # the owner thinks about it for half the window
+        check(back.poll() is None or lab.status(j["node"])["state"] != "free", "free early")
+        time.sleep(0.1)
+    lab.owner(j["node"], "back", "--cancel")
+    back.wait(timeout=10)
+    before = lab.last_step(job)
+    lab.wait_step(job, before + 20)
+    steps = [s for e in sorted(lab.runs(job)) for s in steps_of_epoch(lab, job, e)]
+    check(steps == sorted(set(steps)), "steps were redone: %d of %d" % (
+        len(steps) - len(set(steps)), len(steps)))
+    check(lab.status(j["node"])["state"] == "lent", "not lent on")
+    check(number(lab.job(job)["failures"]) == 0, "counted as a failure")
+
+
+def case_17_destination_reclaimed(lab):
+    """The destination is itself taken back while it restores: a third machine, no failure."""
+    job = lab.submit(train(4000, "--every", "50", "--pace", "20ms"), name="twice")
+    j = lab.wait_state(job, "running")
+    lab.wait_durable(job)
+    back = lab.start_owner(j["node"], "back")
+    second = wait_for("a destination", lambda: (
+        lambda s: next((g.get("to") for g in s["guests"] if g.get("to")), None))(
+        lab.status(j["node"])), 10, 0.01)
+    back2 = lab.start_owner(second, "back", "--now")
+    check(back.wait(timeout=20) == 0, "back: %s" % back.stdout.read())
+    check(back2.wait(timeout=20) == 0, "second back: %s" % back2.stdout.read())
+    third = [m for m in lab.machines if m not in (j["node"], second)]
+    now = wait_for("it runs on a third machine", lambda: (
+        lambda n: n["state"] == "running" and n["node"] in third and n)(lab.job(job)), 30)
+    check(number(now["failures"]) == 0, "counted as a failure")
+    lab.wait_step(job, lab.last_step(job) + 10)
+
+
+def case_18_pause_survives(lab):
+    """reclaim pause, then agent and coordinator restart: still paused, nothing placed."""
+    for m in lab.machines:
+        lab.owner(m, "pause")
+    for m in lab.machines:
+        lab.do(do="crash", what="agent", machines=[m])
+    lab.do(do="crash", what="coordinator")
+    lab.do(do="restart", what="coordinator")
+    for m in lab.machines:
+        lab.do(do="restart", what="agent", machines=[m])
+    for m in lab.machines:
+        wait_for("%s answers" % m, lambda: lab.owner(m, "status", ok=False).returncode == 0, 20)
+        check(lab.status(m)["paused"], "%s is not paused any more" % m)
+    job = wait_for("submit", lambda: submit_or_none(lab), 20)
+    # Placement happens at every status: five of them go by without it.
+    for m in lab.machines:
+        wait_for("%s is connected" % m, lambda: lab.status(m)["coordinator_up"], 20)
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        check(lab.job(job)["state"] == "queued", "placed while paused")
+        time.sleep(0.1)
+    lab.owner(lab.machines[0], "resume")
+    lab.wait_state(job, "running", "done")
+    for m in lab.machines:
+        lab.owner(m, "resume")
+
+
+def submit_or_none(lab):
+    try:
+        return lab.submit(train(200, "--pace", "10ms"), name="paused")
+    except Exception:
+        return None
+
+
+def case_19_wait_across_moves(lab):
+    """A client waits across three migrations: one terminal status, the real one."""
+    job = lab.submit(["sh", "-c", "./train %s --steps 500 --every 50 --pace 20ms || exit $?; exit 7"
+                      % " ".join(SMALL)], name="waits",
+                     inputs=[{"path": lab.train, "to": "train", "executable": True}],
+                     extra={"failure_limit": 1})
+    waiter = subprocess.Popen(["reclaim", "wait", job], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+    follower = subprocess.Popen(["reclaim", "logs", "-f", job], stdout=subprocess.PIPE, text=True)
+    for n in range(3):
+        j = lab.wait_state(job, "running")
+        epoch = number(j["epoch"])
+        lab.wait_step(job, 60 + 100 * n)
+        lab.owner(j["node"], "back")
+        lab.owner(j["node"], "lend")
+        moved_on(lab, job, epoch)
+        check(waiter.poll() is None, "wait ended early: %s" % waiter.returncode)
+    out, _ = waiter.communicate(timeout=60)
+    check(waiter.returncode == 7, "wait ended with %d: %s" % (waiter.returncode, out))
+    text, _ = follower.communicate(timeout=20)
+    steps = [step_of(l) for l in text.splitlines() if step_of(l)]
+    check(steps == list(range(1, 501)), "forwarded output lost or repeated lines: %d lines, %d "
+          "distinct" % (len(steps), len(set(steps))))
+    check(number(lab.job(job)["moves_count_total"]) >= 3, "it did not move three times")
+
+
+if __name__ == "__main__":
+    main([case_03_shell_without_exec, case_08_commit_after_notice, case_09_before_any_checkpoint,
+          case_10_reclaims_are_no_failures, case_11_free_is_proven, case_12_slow_save,
+          case_13_cancelled, case_17_destination_reclaimed, case_18_pause_survives,
+          case_19_wait_across_moves])
