@@ -253,7 +253,7 @@ static void kill_alive(struct bench *b, struct sample *s, uint64_t *ret_boot, ui
 static void kill_dead(struct bench *b, struct sample *s, uint64_t *ret_boot, uint64_t *ret_real,
 		      uint64_t *ret_spawn)
 {
-	char *argv[] = { (char *)b->cut, b->net.run_dir, NULL };
+	char *argv[] = { (char *)b->cut, (char *)"--run", b->net.run_dir, NULL };
 	posix_spawn_file_actions_t fa;
 	unsigned long long decided = 0;
 	uint64_t real, boot;

@@ -3,7 +3,7 @@
  * reclaim-cut: the owner's last resort. Without root and with the agent dead
  * it cuts all guests' packets and kills their processes, and nothing else.
  *
- *     reclaim-cut [RUN_DIR]      default /run/reclaim
+ *     reclaim-cut [--run RUN_DIR]      default /run/reclaim
  *
  * It runs with root's rights (set-user-id, or file capabilities bpf,
  * net_admin, sys_admin, dac_override, kill) on behalf of a user, so: no
@@ -394,7 +394,7 @@ static int cut_processes(const struct cut_plan *p)
 int main(int argc, char **argv)
 {
 	uint64_t start = now_ns();
-	const char *run_dir = argc > 1 ? argv[1] : RUN_DIR_DEFAULT;
+	const char *run_dir = argc == 3 ? argv[2] : RUN_DIR_DEFAULT;
 	bool flag = true, all = true;
 	struct cut_plan plan;
 	uint64_t flag_ns, purge_ns;
@@ -403,8 +403,8 @@ int main(int argc, char **argv)
 	(void)clearenv(); /* nothing here reads it; this makes sure of libc, too */
 	/* The guests may keep every CPU busy; without the right to this it only takes longer. */
 	(void)sched_setscheduler(0, SCHED_FIFO, &(struct sched_param){ .sched_priority = 1 });
-	if (argc > 2 || (argc == 2 && argv[1][0] != '/'))
-		return refuse("usage", "reclaim-cut [RUN_DIR]   (an absolute path)");
+	if ((argc != 1 && argc != 3) || (argc == 3 && strcmp(argv[1], "--run") != 0) || run_dir[0] != '/')
+		return refuse("usage", "reclaim-cut [--run RUN_DIR]   (an absolute path)");
 	for (int fd = 0; fd < 3; fd++)
 		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
 			return 2; /* a file opened later must not become stderr */

@@ -40,7 +40,7 @@ static int run_cut(const char *run_dir, gid_t group)
 	assert_true(fd >= 0 && pipe(out) == 0);
 	pid = fork();
 	if (pid == 0) {
-		char *argv[] = { (char *)"reclaim-cut", (char *)run_dir, NULL };
+		char *argv[] = { (char *)"reclaim-cut", (char *)"--run", (char *)run_dir, NULL };
 		char *envp[] = { (char *)"LD_PRELOAD=/nonexistent.so", (char *)"PATH=/nowhere", NULL };
 
 		(void)dup2(out[1], 1);
