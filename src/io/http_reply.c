@@ -74,6 +74,11 @@ const char *http_request_query(const struct http_request *r, const char *name)
 	return NULL;
 }
 
+const void *http_request_data(const struct http_request *r)
+{
+	return r->route->data;
+}
+
 json_t *http_request_json(const struct http_request *r)
 {
 	return r->json;

@@ -44,6 +44,7 @@ struct http_route {
 	unsigned flags;
 	uint64_t body_max;  /* bytes; 0 = no body */
 	void (*handle)(struct http_request *r, void *user);
+	const void *data;   /* for the handler: http_request_data() */
 };
 
 struct http_socket_route {
@@ -88,6 +89,7 @@ const char *http_request_address(const struct http_request *r); /* the peer's, n
 const char *http_request_param(const struct http_request *r, size_t i);
 /* A query value, decoded, or NULL. */
 const char *http_request_query(const struct http_request *r, const char *name);
+const void *http_request_data(const struct http_request *r); /* of its route */
 json_t *http_request_json(const struct http_request *r); /* borrowed; NULL without a body */
 const char *http_request_body(const struct http_request *r, size_t *ret_len);
 /* HTTP_BODY_FILE: where the body lies, fsynced (rename it away, or it is removed afterwards). */
