@@ -191,13 +191,22 @@ static bool stands_still(const struct guest *g)
 	return g->exited || (g->phase == GUEST_NOTICED && g->frozen);
 }
 
+/* A program that left by itself has written all that it wanted to; one that was killed or
+ * frozen may be in the middle of it. */
+static enum ckpt_still stillness(const struct guest *g)
+{
+	if (!stands_still(g))
+		return CKPT_RUNNING;
+	return g->exited && !g->kill_sent && !g->exit.signal ? CKPT_EXITED : CKPT_FROZEN;
+}
+
 static int scan(struct guest *g, struct ckpt_commit *ret)
 {
 	struct diag diag = DIAG_INIT;
 	*ret = (struct ckpt_commit){ 0 };
 	if (!g->watch)
 		return -ENOENT;
-	int r = ckpt_watch_scan(g->watch, clock_boot_ns(), stands_still(g), ret, &diag);
+	int r = ckpt_watch_scan(g->watch, clock_boot_ns(), stillness(g), ret, &diag);
 	if (r < 0)
 		log_warn("job %s: checkpoint folder: %s: %s", g->job, diag.where, diag.what);
 	return r;
@@ -354,7 +363,7 @@ int guest_watch_open(struct guest *g, struct diag *diag)
 		return r;
 	/* What was restored is no new commit. */
 	struct ckpt_commit c = { 0 };
-	if (ckpt_watch_scan(g->watch, clock_boot_ns(), true, &c, NULL) == 0 && c.found)
+	if (ckpt_watch_scan(g->watch, clock_boot_ns(), CKPT_EXITED, &c, NULL) == 0 && c.found)
 		g->commit_seq_seen = c.seq;
 	r = loop_watch_open(g->agent->loop, ckpt_watch_fd(g->watch), UV_READABLE, on_watch, g,
 			    &g->watch_fd);
