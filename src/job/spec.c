@@ -307,12 +307,12 @@ static int name_fall_back(struct job_spec *s, const char *file_name)
 	/* "sh -c 'python3 train.py'": the shell is not what people would call it. */
 	if (!s->script && s->command_count >= 3 && !strcmp(s->command[1], "-c"))
 		from = s->command[2];
-	slash = strchr(from, ' ') ? NULL : strrchr(from, '/');
-	if (slash && slash[1])
-		from = slash + 1;
-	s->name = strndup(from[0] ? from : "job", strcspn(from[0] ? from : "job", " \t\r\n"));
+	s->name = strndup(from, strcspn(from, " \t\r\n;|&"));
 	if (!s->name)
 		return -ENOMEM;
+	slash = strrchr(s->name, '/');
+	if (slash && slash[1])
+		memmove(s->name, slash + 1, strlen(slash + 1) + 1);
 	if (strlen(s->name) > 64)
 		s->name[64] = '\0';
 	for (char *p = s->name; *p; p++)

@@ -46,6 +46,7 @@ class Shim:
         self.log = self.dir / "output.log"
         self.state_file = self.dir / "shim.json"
         self.events = []
+        self.seen = {}  # kind: events of that kind before this index were waited for
         self.buffer = b""
         self.conn = None
         self.next_id = 0
@@ -100,11 +101,17 @@ class Shim:
         return event
 
     def wait(self, kind, timeout=20, **want):
+        """The next such event, also if it came before we asked."""
         end = time.monotonic() + timeout
+        at = self.seen.get(kind, 0)
         while True:
-            event = self.read(end - time.monotonic())
-            if event["type"] == kind and all(event.get(k) == v for k, v in want.items()):
-                return event
+            while at < len(self.events):
+                event = self.events[at]
+                at += 1
+                if event["type"] == kind and all(event.get(k) == v for k, v in want.items()):
+                    self.seen[kind] = at
+                    return event
+            self.read(end - time.monotonic())
 
     def call(self, kind, **fields):
         ident = self.send(kind, **fields)
