@@ -6,10 +6,11 @@
 # that is renamed into place, and TERM means "save and leave, start me again".
 file=$RECLAIM_CHECKPOINT_DIR/count
 n=$(cat "$file" 2>/dev/null || echo 0)
-trap 'exit 85' TERM
+save() { echo "$n" >"$file.tmp" && mv "$file.tmp" "$file"; }
+trap 'save; exit 85' TERM
 while [ "$n" -lt 200 ]; do
 	n=$((n + 1))
 	echo "counted to $n"
-	echo "$n" >"$file.tmp" && mv "$file.tmp" "$file"
+	[ $((n % 10)) = 0 ] && save
 	sleep 0.1
 done

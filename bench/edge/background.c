@@ -134,6 +134,22 @@ static void *mover_stream(void *arg)
 			_exit(1);
 		left -= (uint64_t)n;
 	}
+	if (getenv("BENCH_EDGE_TRACE")) {
+		struct tcp_info_tail {
+			struct tcp_info i;
+			uint64_t room[32];
+		} info;
+		socklen_t len = sizeof(info);
+		const struct {
+			uint64_t sent, retrans;
+		} *bytes = (const void *)((const char *)&info + 200); /* tcpi_bytes_sent, linux/tcp.h */
+
+		memset(&info, 0, sizeof(info));
+		if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0)
+			fprintf(stderr, "    sent %llu retrans %llu cwnd %u rtt %u us lost %u\n",
+				(unsigned long long)bytes->sent, (unsigned long long)bytes->retrans,
+				info.i.tcpi_snd_cwnd, info.i.tcpi_rtt, info.i.tcpi_lost);
+	}
 	/* Arrived, not only handed to the kernel. */
 	if (shutdown(fd, SHUT_WR) < 0 || recv(fd, &byte, 1, 0) != 0)
 		_exit(1);

@@ -134,6 +134,8 @@ struct guest {
 	uint64_t activity_offset;     /* output when the folder first changed after the last commit */
 	bool activity;
 	struct guest_take *take;
+	bool dumping, dump_final, restored_dump; /* drivers criu and cuda */
+	unsigned dump_tries;
 	struct guest_image image;     /* newest saved */
 	uint64_t image_seq;           /* last used */
 	uint64_t save_asked_ns, save_ms, delta_bytes;
@@ -298,6 +300,9 @@ void guest_take_cancel(struct guest *g);
 void guest_interval_set(struct guest *g, uint64_t interval_ns, uint64_t next_ns);
 /* No process runs past the newest commit any more: image it, then send it. */
 void guest_finalize(struct guest *g);
+/* Drivers criu and cuda: dump, then seal; final = it stays still. */
+void guest_dump_begin(struct guest *g, bool final);
+void guest_dumped(struct guest *g, const struct shim_dumped *d);
 int guest_restore_begin(struct guest *g);
 void guest_prune(struct agent *a, const struct control_keep *keep);
 

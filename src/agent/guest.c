@@ -304,7 +304,7 @@ void guest_notice(struct guest *g)
 	guest_set_phase(g, GUEST_NOTICED);
 	guest_standby_arm(g);
 	if (g->driver_kind == JOB_DRIVER_CRIU || g->driver_kind == JOB_DRIVER_CUDA)
-		guest_finalize(g);
+		guest_dump_begin(g, true);
 }
 
 void guest_cancel_notice(struct guest *g)
@@ -451,7 +451,7 @@ static void guest_interval_fire(void *user)
 	if (g->shim && g->driver_kind == JOB_DRIVER_SIGNAL)
 		(void)shim_client_signal(g->shim);
 	else if (g->driver_kind == JOB_DRIVER_CRIU || g->driver_kind == JOB_DRIVER_CUDA)
-		guest_finalize(g);
+		guest_dump_begin(g, false);
 	if (g->interval_ns)
 		(void)loop_timer_in(&g->interval, g->interval_ns);
 }

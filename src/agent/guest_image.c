@@ -34,7 +34,7 @@ struct guest_take {
 	char *meta;
 	image_cancel cancel;
 	uint64_t commit_seq, output_offset, ran_ns, began_ns, took_ns;
-	bool final;
+	bool final, dump;
 	struct image_info info;
 	struct diag diag;
 	int r;
@@ -113,12 +113,15 @@ static void take_done(void *arg)
 		return;
 	}
 	g->take = NULL;
+	bool again = t->dump && !t->final;
 	if (t->r == 0)
 		take_success(g, t);
 	else if (t->r != -ECANCELED)
 		log_warn("job %s: checkpoint not taken (%s): %s: %s", g->job, image_error_name(t->r),
 			 t->diag.where, t->diag.what);
 	take_free(t);
+	if (again && g->shim && !g->exited && g->phase == GUEST_RUNNING)
+		(void)shim_client_thaw(g->shim); /* it stood still for the image's sake */
 	after_take(g);
 	owner_notify(g->agent);
 	owner_check_empty(g->agent);
@@ -133,13 +136,14 @@ void guest_take_cancel(struct guest *g)
 	g->take = NULL;
 }
 
-static int take_begin(struct guest *g, const struct ckpt_commit *c, bool final)
+/* Seals g->dir/folder[/name]. seq is the watch's, 0 for a dump. */
+static int take_begin(struct guest *g, const char *folder, const char *name, uint64_t seq,
+		      bool final)
 {
 	struct guest_take *t = calloc(1, sizeof(*t));
 	if (!t)
 		return -ENOMEM;
-	int r = path_format(t->src, sizeof(t->src), "%s/ckpt%s%s", g->dir, c->name[0] ? "/" : "",
-			    c->name);
+	int r = path_format(t->src, sizeof(t->src), "%s/%s%s%s", g->dir, folder, name[0] ? "/" : "", name);
 	if (r < 0) {
 		free(t);
 		return r;
@@ -148,14 +152,15 @@ static int take_begin(struct guest *g, const struct ckpt_commit *c, bool final)
 	t->store = g->agent->images;
 	(void)snprintf(t->job, sizeof(t->job), "%s", g->job);
 	(void)snprintf(t->previous, sizeof(t->previous), "%s", g->image.digest);
-	t->commit_seq = c->seq;
+	t->commit_seq = seq;
+	t->dump = seq == 0;
 	/* Output before the folder began to change is surely before the commit. */
 	t->output_offset = g->activity ? g->activity_offset : output_size(g);
 	t->began_ns = clock_boot_ns();
 	t->ran_ns = guest_ran_ms(g) * NS_PER_MS;
 	t->final = final;
 	CLEANUP_JSON json_t *meta =
-		json_pack("{s:s,s:I,s:I,s:b}", "commit", c->name, "output_offset",
+		json_pack("{s:s,s:b,s:I,s:I,s:b}", "commit", name, "dump", t->dump, "output_offset",
 			  (json_int_t)t->output_offset, "ran_ms", (json_int_t)guest_ran_ms(g), "final", final);
 	t->meta = meta ? json_dumps(meta, JSON_COMPACT) : NULL;
 	t->params = (struct image_take_params){
@@ -169,7 +174,8 @@ static int take_begin(struct guest *g, const struct ckpt_commit *c, bool final)
 	};
 	memcpy(t->params.key, g->key, sizeof(t->params.key));
 	g->take = t;
-	g->commit_seq_seen = c->seq;
+	if (seq)
+		g->commit_seq_seen = seq;
 	g->activity = false;
 	r = task_run(g->agent->loop, take_work, take_done, t);
 	if (r < 0) {
@@ -185,16 +191,76 @@ static bool stands_still(const struct guest *g)
 	return g->exited || (g->phase == GUEST_NOTICED && g->frozen);
 }
 
+/* A program that left by itself has written all that it wanted to; one that was killed or
+ * frozen may be in the middle of it. */
+static enum ckpt_still stillness(const struct guest *g)
+{
+	if (!stands_still(g))
+		return CKPT_RUNNING;
+	return g->exited && !g->kill_sent && !g->exit.signal ? CKPT_EXITED : CKPT_FROZEN;
+}
+
 static int scan(struct guest *g, struct ckpt_commit *ret)
 {
 	struct diag diag = DIAG_INIT;
 	*ret = (struct ckpt_commit){ 0 };
 	if (!g->watch)
 		return -ENOENT;
-	int r = ckpt_watch_scan(g->watch, clock_boot_ns(), stands_still(g), ret, &diag);
+	int r = ckpt_watch_scan(g->watch, clock_boot_ns(), stillness(g), ret, &diag);
 	if (r < 0)
 		log_warn("job %s: checkpoint folder: %s: %s", g->job, diag.where, diag.what);
 	return r;
+}
+
+/*
+ * Programs that do not save themselves: the shim dumps their processes into the
+ * working folder, which then is the image (their files belong to their state).
+ * The guest stands still from the dump until the image is sealed.
+ */
+#define DUMP_FOLDER ".reclaim-dump"
+
+void guest_dump_begin(struct guest *g, bool final)
+{
+	char path[PATH_MAX];
+	if (g->dumping || g->take || !g->shim || g->exited || g->frozen)
+		return;
+	int r = path_format(path, sizeof(path), "%s/work/" DUMP_FOLDER, g->dir);
+	if (r == 0)
+		r = dir_remove_all(path);
+	if (r == 0)
+		r = dir_make_all(path, 0700);
+	if (r < 0) {
+		log_warn("job %s: no dump: %s", g->job, strerror(-r));
+		return;
+	}
+	g->dumping = true;
+	g->dump_final = final;
+	g->save_asked_ns = clock_boot_ns();
+	POINT("agent.dump.begin");
+	(void)shim_client_dump(g->shim, path, true);
+}
+
+void guest_dumped(struct guest *g, const struct shim_dumped *d)
+{
+	if (!g->dumping)
+		return;
+	g->dumping = false;
+	POINT("agent.dump.done");
+	if (d->error) {
+		/* It runs on. In a notice there is time for another try, or for the last image. */
+		log_warn("job %s: dump failed, it runs on: %s", g->job, d->error);
+		if (g->phase == GUEST_NOTICED && g->dump_tries++ < TAKE_TRIES_MAX)
+			(void)loop_timer_in(&g->grace, GRACE_NS);
+		return;
+	}
+	g->frozen = true;
+	if (take_begin(g, "work", "", 0, g->dump_final || g->phase == GUEST_NOTICED) < 0)
+		log_warn("job %s: dump not taken: out of memory", g->job);
+}
+
+static bool dumps(const struct guest *g)
+{
+	return g->driver_kind == JOB_DRIVER_CRIU || g->driver_kind == JOB_DRIVER_CUDA;
 }
 
 static void on_settle(void *user)
@@ -205,7 +271,9 @@ static void on_settle(void *user)
 static void on_grace(void *user)
 {
 	struct guest *g = user;
-	if (g->phase == GUEST_NOTICED && g->shim && !g->exited && !g->frozen)
+	if (g->phase == GUEST_NOTICED && dumps(g))
+		guest_dump_begin(g, true);
+	else if (g->phase == GUEST_NOTICED && g->shim && !g->exited && !g->frozen)
 		(void)shim_client_freeze(g->shim); /* the `state` event leads to guest_finalize() */
 }
 
@@ -223,7 +291,7 @@ void guest_watch_scan(struct guest *g)
 	if (!c.found || c.seq <= g->commit_seq_seen)
 		return;
 	POINT("agent.commit.seen");
-	if (take_begin(g, &c, false) < 0)
+	if (take_begin(g, "ckpt", c.name, c.seq, false) < 0)
 		log_warn("job %s: checkpoint not taken: out of memory", g->job);
 	if (g->phase != GUEST_NOTICED || c.seq <= g->commit_seq_at_notice)
 		return;
@@ -271,7 +339,8 @@ void guest_finalize(struct guest *g)
 		return; /* take_done() comes back here */
 	if (!stands_still(g))
 		return;
-	if (scan(g, &c) == 0 && c.found && c.seq > g->commit_seq_seen && take_begin(g, &c, true) == 0)
+	if (scan(g, &c) == 0 && c.found && c.seq > g->commit_seq_seen && 
+	    take_begin(g, "ckpt", c.name, c.seq, true) == 0)
 		return;
 	final_is_ready(g);
 }
@@ -294,7 +363,7 @@ int guest_watch_open(struct guest *g, struct diag *diag)
 		return r;
 	/* What was restored is no new commit. */
 	struct ckpt_commit c = { 0 };
-	if (ckpt_watch_scan(g->watch, clock_boot_ns(), true, &c, NULL) == 0 && c.found)
+	if (ckpt_watch_scan(g->watch, clock_boot_ns(), CKPT_EXITED, &c, NULL) == 0 && c.found)
 		g->commit_seq_seen = c.seq;
 	r = loop_watch_open(g->agent->loop, ckpt_watch_fd(g->watch), UV_READABLE, on_watch, g,
 			    &g->watch_fd);
@@ -322,16 +391,20 @@ struct restore {
 	uint8_t key[IMAGE_KEY_LEN];
 	image_cancel *cancel;
 	char *meta;
+	bool dump;
 	struct diag diag;
 	int r;
 };
 
 /* The commit's folder comes from the manifest, which its digest in the commit record vouches for;
  * it still must not lead out of the checkpoint folder. */
-static int restore_target(const struct restore *w, char *buf, size_t size)
+static int restore_target(struct restore *w, char *buf, size_t size)
 {
 	CLEANUP_JSON json_t *meta = json_loads(w->meta ? w->meta : "{}", 0, NULL);
 	const char *commit = json_string_value(json_object_get(meta, "commit"));
+	w->dump = json_is_true(json_object_get(meta, "dump"));
+	if (w->dump)
+		return path_format(buf, size, "%s/work", w->dir);
 	if (!commit || !*commit)
 		return path_format(buf, size, "%s/ckpt", w->dir);
 	for (const char *p = commit; p; p = strchr(p, '/') ? strchr(p, '/') + 1 : NULL) {
@@ -361,6 +434,8 @@ static void restore_work(void *arg)
 		(void)snprintf(parent, sizeof(parent), "%s", target);
 		*strrchr(parent, '/') = '\0';
 		w->r = dir_make_all(parent, 0700);
+		if (w->r == 0 && w->dump)
+			w->r = dir_remove_all(target); /* inputs: the image holds what became of them */
 	}
 	if (w->r == 0)
 		w->r = image_restore(w->store, w->job, w->digest, w->key, target, w->cancel, NULL,
@@ -390,6 +465,7 @@ static void restore_done(void *arg)
 		g->image.epoch = s->image_epoch;
 		g->image.seq = s->image_seq;
 		g->image.durable = true;
+		g->restored_dump = w->dump;
 		guest_launch(g);
 	}
 	explicit_bzero(w->key, sizeof(w->key));

@@ -151,8 +151,7 @@ static void on_event(void *ctx, struct shim_client *client, const struct shim_ev
 			(void)shim_client_freeze(g->shim);
 		break;
 	case SHIM_EVENT_DUMPED:
-		if (event->dumped.error)
-			log_warn("job %s: dump failed, it runs on: %s", g->job, event->dumped.error);
+		guest_dumped(g, &event->dumped);
 		break;
 	case SHIM_EVENT_ALARM:
 		log_error("job %s: %s", g->job, event->alarm.what ? event->alarm.what : "alarm");
@@ -222,7 +221,7 @@ int guest_shim_spawn(struct guest *g, struct diag *diag)
 {
 	struct agent *a = g->agent;
 	const struct control_start *c = &g->start.start;
-	char log[PATH_MAX], state_file[PATH_MAX], shim_log[PATH_MAX], parent[256], run_dir[96];
+	char log[PATH_MAX], state_file[PATH_MAX], shim_log[PATH_MAX], dump[PATH_MAX], parent[256], run_dir[96];
 	int r = path_format(log, sizeof(log), "%s/output.log", g->dir);
 	if (r == 0)
 		r = path_format(state_file, sizeof(state_file), "%s/shim.json", g->dir);
@@ -230,6 +229,8 @@ int guest_shim_spawn(struct guest *g, struct diag *diag)
 		r = path_format(shim_log, sizeof(shim_log), "%s/shim.log", g->dir);
 	if (r == 0)
 		r = path_format(run_dir, sizeof(run_dir), "%s/shim", a->run_dir);
+	if (r == 0)
+		r = path_format(dump, sizeof(dump), "%s/work/.reclaim-dump", g->dir);
 	if (r < 0)
 		return diag_set(diag, r, g->dir, "the path is too long");
 	struct shim_start s = {
@@ -259,6 +260,7 @@ int guest_shim_spawn(struct guest *g, struct diag *diag)
 		.secrets = (struct shim_secret *)c->secrets,
 		.secrets_count = c->secrets_count,
 		.criu = a->config.criu,
+		.restore_dir = g->restored_dump ? dump : NULL,
 	};
 	static_assert(sizeof(struct shim_secret) == sizeof(struct control_secret), "same pairs");
 	start_limits(g, &s);

@@ -26,18 +26,16 @@ _Noreturn void check_failed(const char *expr, const char *file, int line);
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 #undef MIN
 #undef MAX
-#define MIN(a, b)                           \
-	({                                  \
-		__typeof__(a) min_a_ = (a); \
-		__typeof__(b) min_b_ = (b); \
-		min_a_ < min_b_ ? min_a_ : min_b_; \
+/* Each argument is evaluated once; names are unique per use, so that they nest. */
+#define PICK_NAMED_(a, op, b, n)                \
+	({                                      \
+		__typeof__(a) pick_a_##n = (a); \
+		__typeof__(b) pick_b_##n = (b); \
+		pick_a_##n op pick_b_##n ? pick_a_##n : pick_b_##n; \
 	})
-#define MAX(a, b)                           \
-	({                                  \
-		__typeof__(a) max_a_ = (a); \
-		__typeof__(b) max_b_ = (b); \
-		max_a_ > max_b_ ? max_a_ : max_b_; \
-	})
+#define PICK_(a, op, b, n) PICK_NAMED_(a, op, b, n)
+#define MIN(a, b) PICK_(a, <, b, __COUNTER__)
+#define MAX(a, b) PICK_(a, >, b, __COUNTER__)
 #define CONTAINER_OF(ptr, type, member) \
 	((type *)((char *)(ptr)-offsetof(type, member)))
 

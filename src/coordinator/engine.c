@@ -349,22 +349,25 @@ bool engine_job(struct engine *e, const char *id, struct rest_job *ret)
 
 const char *engine_resolve(struct engine *e, const char *text, const char *user)
 {
-	const char *found = NULL;
+	const char *found = NULL, *ended = NULL;
 	if (engine_find(e, text))
 		return engine_find(e, text)->id;
 	size_t len = strlen(text);
 	VEC_EACH(&e->jobs, pj) {
 		struct ejob *j = *pj;
 		bool mine = !user || strcmp(j->user, user) == 0;
-		bool named = j->spec.name && strcmp(j->spec.name, text) == 0 &&
-			     !rest_job_state_is_final(j->state);
+		bool named = j->spec.name && strcmp(j->spec.name, text) == 0;
+		if (mine && named && rest_job_state_is_final(j->state)) {
+			ended = j->id; /* in order of submission: the latest wins */
+			named = false;
+		}
 		if (!mine || (strncmp(j->id, text, len) != 0 && !named))
 			continue;
 		if (found)
 			return NULL; /* two: neither is meant for sure */
 		found = j->id;
 	}
-	return found;
+	return found ? found : ended;
 }
 
 const char *engine_job_next(struct engine *e, size_t *pos)

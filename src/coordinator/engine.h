@@ -109,7 +109,8 @@ int engine_cancel(struct engine *e, const char *id, const char *why, uint64_t no
 /* Fills ret; strings are borrowed until the next call that changes the engine: encode at once,
  * never schema_done(). false = unknown. */
 bool engine_job(struct engine *e, const char *id, struct rest_job *ret);
-/* Unique prefix, or the name of the one live job of that user that has it; NULL. */
+/* Unique prefix, or the name of the one live job of that user that has it, or else of the latest
+ * that is over; NULL. */
 const char *engine_resolve(struct engine *e, const char *text, const char *user);
 /* Ids in order of submission; pos starts at 0. */
 const char *engine_job_next(struct engine *e, size_t *pos);

@@ -24,7 +24,9 @@
 
 #define CGROUP_ROOT "/sys/fs/cgroup"
 #define CGROUP_DEPTH_MAX 8
-#define DIR_PREFIX "/tmp/rlab-"
+#define DIR_TOP "/tmp/"
+#define DIR_NAME "rlab-"
+#define DIR_PREFIX DIR_TOP DIR_NAME
 
 static void pause_ms(long ms)
 {
@@ -140,11 +142,11 @@ int guard_clean_stale(void)
 		char lock[128];
 		int fd;
 
-		if (strncmp(e->d_name, DIR_PREFIX + 5, strlen(DIR_PREFIX) - 5) != 0 ||
+		if (strncmp(e->d_name, DIR_NAME, strlen(DIR_NAME)) != 0 ||
 		    path_format(g.dir, sizeof(g.dir), "/tmp/%s", e->d_name) < 0 ||
 		    path_format(lock, sizeof(lock), "%s/lock", g.dir) < 0)
 			continue;
-		(void)snprintf(g.id, sizeof(g.id), "%.15s", e->d_name + strlen(DIR_PREFIX) - 5);
+		(void)snprintf(g.id, sizeof(g.id), "%.15s", e->d_name + strlen(DIR_NAME));
 		fd = open(lock, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 		if (fd < 0)
 			continue; /* being made right now, or not ours to touch */

@@ -111,10 +111,35 @@ uint64_t report_number(json_t *obj, const char *key)
 	return json_is_integer(v) ? (uint64_t)json_integer_value(v) : 0;
 }
 
+/* How many of a reclaim's moves crossed a link of this flow in its direction: the uplink out of
+ * the flow's building, or the one into the building that it goes to. */
+static size_t moves_beside(struct lab *l, const struct outcome *o, const struct lab_reclaim *r,
+			   const struct scenario_flow *f)
+{
+	size_t from = campus_find(l->campus, f->from)->building;
+	size_t to = campus_find(l->campus, f->to)->building;
+	size_t left = l->machines[r->machine].node->building, count = 0;
+
+	for (size_t i = 0; i < r->jobs_count; i++) {
+		const struct observe_run *runs[JOB_RUNS_MAX];
+		size_t n = runs_of(o, l->jobs[r->jobs[i]].id, runs, JOB_RUNS_MAX);
+		size_t k = 0;
+
+		while (k < n && runs[k]->epoch <= r->epochs[i])
+			k++;
+		if (k < n) {
+			size_t came = l->machines[runs[k]->machine].node->building;
+
+			count += left != came && (left == from || came == to);
+		}
+	}
+	return count;
+}
+
 /*
  * Research traffic before the first reclaim and while reclaims with a window
- * were under way. Floors granted are the sum of the declared floors of the
- * moves under way, averaged over the same time.
+ * were under way. Floors granted are those of the moves that crossed the same
+ * links, averaged over the same time.
  */
 static void background_outcome(struct lab *l, struct outcome *o)
 {
@@ -144,7 +169,8 @@ static void background_outcome(struct lab *l, struct outcome *o)
 		if (strcmp(r->mode, "notice") != 0 || !r->freed_ns || span <= 2 * FLOW_BIN_NS)
 			continue;
 		sum += span * flow_mbps(l->flows[at], r->asked_ns, r->freed_ns);
-		floors += (double)r->jobs_count * (double)l->scenario.system.floor_bps / 1e6 * span;
+		floors += (double)moves_beside(l, o, r, f) *
+			  (double)l->scenario.system.floor_bps / 1e6 * span;
 		weight += span;
 	}
 	if (weight > 0) {

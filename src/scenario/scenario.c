@@ -103,9 +103,11 @@ static int load_terms(struct loading *l, size_t i)
 	if (!merged)
 		return -ENOMEM;
 	r = schema_decode(&terms_schema, merged, SCHEMA_STRICT, l->lines, &m->lend, l->diag);
-	if (r < 0)
+	if (r < 0) {
 		diag_prefix(l->diag, "terms");
-	return r;
+		return r;
+	}
+	return terms_complete(&m->lend);
 }
 
 /* Registers a name; values are index + 1, so that 0 means unknown. */

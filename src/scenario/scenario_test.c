@@ -54,6 +54,7 @@ static void test_reads(void **state)
 	assert_true(s.topology.machines[0].lend.window_ns == UINT64_C(10000000000));
 	assert_true(s.topology.machines[1].lend.window_ns == UINT64_C(5000000000));
 	assert_int_equal(s.topology.machines[1].lend.slots_count, 2);
+	assert_string_equal(s.topology.machines[1].lend.slots[1].name, "slot1");
 	assert_true(s.topology.machines[1].lend.caps.pids == 9);
 	assert_true(s.topology.machines[1].lend.caps.memory == UINT64_C(2) << 30);
 	assert_int_equal(s.events[0].wait, SCENARIO_WAIT_DURABLE);

@@ -255,9 +255,44 @@ static int terms_check(const void *obj, struct diag *diag)
 	return r;
 }
 
+/* "slot0", or with an apostrophe more for each slot that is called so already. */
+static char *free_name(const struct terms *t, size_t i)
+{
+	char name[TERMS_NAME_MAX];
+	bool taken = true;
+
+	(void)snprintf(name, sizeof(name), "slot%zu", i);
+	while (taken) {
+		taken = false;
+		for (size_t k = 0; k < t->slots_count; k++)
+			taken |= t->slots[k].name && strcmp(t->slots[k].name, name) == 0;
+		if (taken)
+			(void)strncat(name, "'", sizeof(name) - strlen(name) - 1);
+	}
+	return strdup(name);
+}
+
+int terms_complete(struct terms *t)
+{
+	for (size_t i = 0; i < t->slots_count; i++) {
+		if (!t->slots[i].name)
+			t->slots[i].name = free_name(t, i);
+		if (!t->slots[i].name)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
 int terms_load(const char *path, struct terms *ret, struct diag *diag)
 {
-	return schema_load_yaml(&terms_schema, path, ret, diag);
+	int r = schema_load_yaml(&terms_schema, path, ret, diag);
+
+	if (r < 0)
+		return r;
+	r = terms_complete(ret);
+	if (r < 0)
+		terms_done(ret);
+	return r;
 }
 
 void terms_done(struct terms *t)

@@ -137,6 +137,8 @@ extern const struct schema terms_schema;
 /* 0 or a negative errno with diag filled ("terms.yaml:7: slots[1].cores", "..."). */
 int terms_load(const char *path, struct terms *ret, struct diag *diag);
 void terms_done(struct terms *t);
+/* Gives slots without a name theirs; part of terms_load(). 0 or -ENOMEM. */
+int terms_complete(struct terms *t);
 
 /*
  * The weekly schedule at one minute of the local week (0 = Monday 00:00,

@@ -7,7 +7,7 @@
  *     PUT    /v1/jobs/{id}/inputs    tar of the working folder's first files -> rest_job, now queued
  *     GET    /v1/jobs/{id}/inputs    the same, for the agent that starts it
  *     GET    /v1/jobs                ?all=1 (also ended), ?user=NAME (admin) -> rest_jobs
- *     GET    /v1/jobs/{id}           rest_job; {id} may be a unique prefix, or the name of one live job
+ *     GET    /v1/jobs/{id}           rest_job; {id}: also a unique prefix, or a name (of the live job, else the latest)
  *     GET    /v1/jobs/{id}/logs      bytes from ?offset=N; ?follow=1 until the job is over
  *     GET    /v1/jobs/{id}/events    one rest_job per line at every change; ends with a final state
  *     POST   /v1/jobs/{id}/cancel    -> rest_job
