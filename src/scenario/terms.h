@@ -135,6 +135,7 @@ struct terms {
 extern const struct schema terms_schema;
 
 /* 0 or a negative errno with diag filled ("terms.yaml:7: slots[1].cores", "..."). */
+int terms_name_slots(struct terms *t, struct diag *diag);
 int terms_load(const char *path, struct terms *ret, struct diag *diag);
 void terms_done(struct terms *t);
 /* Gives slots without a name theirs; part of terms_load(). 0 or -ENOMEM. */
