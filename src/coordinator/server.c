@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <openssl/pem.h>
-#include <openssl/x509.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -20,6 +18,7 @@
 #include "base/point.h"
 #include "base/schema.h"
 #include "coordinator/api.h"
+#include "io/ticket.h"
 
 #define AGENT_MESSAGE_MAX (1u << 20)
 #define AGENT_QUEUE_MAX (8u << 20)
@@ -87,36 +86,11 @@ static int send_message(void *user, const char *node, struct control_message *m)
 	return http_socket_send_json(s, out);
 }
 
-static int cert_der(const char *pem, uint8_t *ret, size_t size, size_t *ret_len)
-{
-	BIO *bio = BIO_new_mem_buf(pem, -1);
-	X509 *cert = bio ? PEM_read_bio_X509(bio, NULL, NULL, NULL) : NULL;
-	int len = cert ? i2d_X509(cert, NULL) : -1;
-	int r = -EINVAL;
-	if (len > 0 && (size_t)len <= size) {
-		uint8_t *p = ret;
-		*ret_len = (size_t)i2d_X509(cert, &p);
-		r = 0;
-	}
-	X509_free(cert);
-	BIO_free(bio);
-	return r;
-}
-
 static int sign_ticket(void *user, const struct ticket *t, char ret[TICKET_TEXT_MAX])
 {
 	struct coordinator *c = user;
-	struct ticket_text parts = { 0 };
 	struct diag d = DIAG_INIT;
-	int r = ticket_encode_body(t, parts.body, sizeof(parts.body), &parts.body_len, &d);
-	if (r == 0)
-		r = identity_sign(c->identity, parts.body, parts.body_len, parts.signature,
-				  &parts.signature_len);
-	if (r == 0)
-		r = cert_der(identity_cert_pem(c->identity), parts.cert, sizeof(parts.cert),
-			     &parts.cert_len);
-	if (r == 0)
-		r = ticket_format(&parts, ret, TICKET_TEXT_MAX);
+	int r = ticket_sign(c->identity, t, ret, &d);
 	if (r < 0)
 		log_error("ticket for %s: %s", t->job, d.what[0] ? d.what : strerror(-r));
 	return r < 0 ? r : 0;

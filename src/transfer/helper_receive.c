@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "io/ticket.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -105,7 +106,7 @@ static int ticket_accept(struct server *s, const struct transfer_hello *hello, c
 	const struct identity_peer *self = identity_self(s->identity);
 	bool fetch = hello->mode == TRANSFER_MODE_FETCH;
 	uint64_t fence = 0;
-	int r = transfer_ticket_verify(s->identity, hello->ticket, ret, &end->diag);
+	int r = ticket_verify(s->identity, hello->ticket, ret, &end->diag);
 
 	end->code = TRANSFER_E_TICKET;
 	if (r == 0)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "io/ticket.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -313,7 +314,7 @@ static int job_open(struct job *j, struct diag *diag)
 			      (uint32_t)c->mark_tag, &j->pacer);
 	if (r < 0)
 		return r;
-	r = transfer_ticket_verify(j->identity, c->ticket, &j->ticket, diag);
+	r = ticket_verify(j->identity, c->ticket, &j->ticket, diag);
 	j->expires_ns = clock_boot_ns() + MIN(j->ticket.remaining_ms, UINT64_C(1) << 40) * NS_PER_MS;
 	return r < 0 ? -EKEYEXPIRED : 0; /* told apart below */
 }

@@ -147,15 +147,4 @@ int transfer_fetch_start(uv_loop_t *loop, const struct transfer_sender_params *p
 			 const struct transfer_sender_callbacks *cb, void *arg,
 			 struct transfer_sender **ret, struct diag *diag);
 
-/* ---- tickets ---- */
-
-struct identity; /* io/identity.h */
-struct ticket;
-/* Signs with the coordinator's identity. */
-int transfer_ticket_sign(const struct identity *id, const struct ticket *t,
-			 char ret_text[TICKET_TEXT_MAX], struct diag *diag);
-/* Signature, chain and role; not who holds it nor time. -EACCES or -EBADMSG with diag. */
-int transfer_ticket_verify(const struct identity *id, const char *text, struct ticket *ret,
-			   struct diag *diag);
-
 #endif

@@ -4,6 +4,7 @@
  * arrives is whole, what breaks is named, what had arrived is not sent again.
  */
 #include "io/io_test_util.h"
+#include "io/ticket.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -254,7 +255,7 @@ static void send_begin(struct outcome *o, const struct image_info *info, const s
 	struct diag d = DIAG_INIT;
 
 	memset(o, 0, sizeof(*o));
-	if (transfer_ticket_sign(coordinator, t, text, &d) < 0)
+	if (ticket_sign(coordinator, t, text, &d) < 0)
 		fail_msg("%s: %s", d.where, d.what);
 	if (transfer_sender_start(&loop, &p, &cb, o, &o->sender, &d) < 0)
 		fail_msg("%s: %s", d.where, d.what);
@@ -715,7 +716,7 @@ static void test_fetch_repairs(void **state)
 	t.use = TICKET_FETCH;
 	strcpy(t.source, "b");
 	strcpy(t.destination, "a");
-	assert_int_equal(transfer_ticket_sign(coordinator, &t, text, &d), 0);
+	assert_int_equal(ticket_sign(coordinator, &t, text, &d), 0);
 	struct transfer_sender_params p = { .program = helper, .store_dir = a.store_dir,
 					    .identity_dir = a.identity_dir, .peer_host = "127.0.0.1",
 					    .peer_port = b.port, .ticket = text, .job = "j",

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "io/identity.h"
-#include "transfer/transfer.h"
+#include "io/ticket.h"
 #include "wire/ticket.h"
 
 /* Keeps a ticket's signature from meaning anything elsewhere. */
@@ -26,7 +26,7 @@ static X509 *cert_read(const char *pem)
 	return cert;
 }
 
-int transfer_ticket_sign(const struct identity *id, const struct ticket *t,
+int ticket_sign(const struct identity *id, const struct ticket *t,
 			 char ret_text[TICKET_TEXT_MAX], struct diag *diag)
 {
 	struct ticket_text parts;
@@ -69,7 +69,7 @@ static char *cert_to_pem(const uint8_t *der, size_t len)
 	return text;
 }
 
-int transfer_ticket_verify(const struct identity *id, const char *text, struct ticket *ret,
+int ticket_verify(const struct identity *id, const char *text, struct ticket *ret,
 			   struct diag *diag)
 {
 	struct ticket_text parts;
