@@ -262,6 +262,8 @@ int link_send(struct agent *a, struct control_message *m);
 void link_send_owner(struct agent *a, bool cancelled);
 void link_send_job(struct guest *g);
 bool link_is_up(const struct agent *a);
+/* Where in the output of its epoch an image was taken, as its manifest says; 0 = not known. */
+uint64_t link_image_output(struct agent *a, const char *job, const char *digest);
 void guest_report(const struct guest *g, struct control_job_report *ret); /* borrowed strings */
 
 /* guest.c */

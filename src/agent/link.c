@@ -46,6 +46,7 @@ void guest_report(const struct guest *g, struct control_job_report *ret)
 		.ran_ms = ran,
 		.image = g->image.digest[0] && g->image.epoch == g->epoch ? (char *)g->image.digest : NULL,
 		.image_seq = g->image.seq,
+		.image_output = g->image.output_offset,
 		.unsaved_ms = ran > at_image ? ran - at_image : 0,
 		.image_bytes = g->image.bytes,
 		.save_ms = g->save_ms,
@@ -132,6 +133,17 @@ static struct control_slot *slots_of(struct agent *a, size_t *ret_count)
 	return s;
 }
 
+uint64_t link_image_output(struct agent *a, const char *job, const char *digest)
+{
+	struct image_info info;
+	CLEANUP_FREE char *meta = NULL;
+	if (image_show(a->images, job, digest, &info, &meta, NULL) < 0 || !meta)
+		return 0;
+	CLEANUP_JSON json_t *in = json_loads(meta, 0, NULL);
+	json_int_t offset = json_integer_value(json_object_get(in, "output_offset"));
+	return offset > 0 ? (uint64_t)offset : 0;
+}
+
 static struct control_image *images_of(struct agent *a, size_t *ret_count)
 {
 	struct image_info *list = NULL;
@@ -145,7 +157,8 @@ static struct control_image *images_of(struct agent *a, size_t *ret_count)
 	struct control_image *out = calloc(n + 1, sizeof(*out));
 	for (size_t i = 0; out && i < n; i++)
 		out[i] = (struct control_image){ strdup(list[i].job), list[i].epoch, list[i].seq,
-						 strdup(list[i].digest), list[i].bytes };
+						 strdup(list[i].digest), list[i].bytes,
+						 link_image_output(a, list[i].job, list[i].digest) };
 	*ret_count = out ? n : 0;
 	free(list);
 	return out;

@@ -57,6 +57,7 @@ static void on_received(void *arg, const struct transfer_incoming *in)
 			.hold_only = in->hold_only,
 			.bytes_wire = in->bytes_wire,
 			.ms = in->ms,
+			.output_offset = link_image_output(a, in->job, in->image),
 		},
 	};
 	POINT("agent.received.before_told");

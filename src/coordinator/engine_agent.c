@@ -235,7 +235,7 @@ static void job_report(struct engine *e, struct ejob *j, const struct control_jo
 		j->saved.epoch = j->epoch;
 		j->saved.seq = r->image_seq;
 		j->saved.bytes = r->image_bytes;
-		j->saved.output_offset = 0; /* not known here: replay is matched from further back */
+		j->saved.output_offset = r->image_output;
 		j->saved.holders_count = 0;
 		ejob_image_add(&j->saved, j->node);
 	}
@@ -266,7 +266,8 @@ static void hello_images(struct engine *e, struct enode *n, uint64_t now_ns)
 		const struct control_received r = { .job = im->job,
 						    .epoch = im->epoch,
 						    .seq = im->seq,
-						    .image = im->image };
+						    .image = im->image,
+						    .output_offset = im->output_offset };
 		ejob_received(e, j, &r, n->name, now_ns);
 	}
 }
@@ -492,7 +493,15 @@ static void on_saved(struct engine *e, struct enode *n, const struct control_sav
 					.output_offset = s->output_offset };
 	(void)snprintf(j->saved.digest, sizeof(j->saved.digest), "%s", s->image);
 	ejob_image_add(&j->saved, n->name);
+	/* The other end may have been faster to say that it has it, without this number. */
+	if (strcmp(j->durable.digest, s->image) == 0 && j->durable.output_offset == 0 &&
+	    s->output_offset > 0) {
+		j->durable.output_offset = s->output_offset;
+		(void)ejob_save(e, j); /* else a replay is matched from further back */
+	}
 	j->saved_final = s->final;
+	if (s->final && j->move_pending && strcmp(j->durable.digest, s->image) == 0)
+		ejob_move_over(e, j);
 	j->unsaved_ms = 0;
 	j->delta_bytes = s->new_bytes;
 	ejob_changed(e, j);

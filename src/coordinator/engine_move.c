@@ -78,6 +78,7 @@ static bool commit(struct engine *e, struct ejob *j, const struct control_receiv
 	j->before = j->durable;
 	j->durable = (struct ejob_image){ .epoch = r->epoch,
 					  .seq = r->seq,
+					  .output_offset = r->output_offset,
 					  .at_wall_ms = clock_wall_ms() };
 	(void)snprintf(j->durable.digest, sizeof(j->durable.digest), "%s", r->image);
 	if (strcmp(j->saved.digest, r->image) == 0) {

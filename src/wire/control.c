@@ -55,6 +55,7 @@ static const struct schema_field job_report_fields[] = {
 	FIELD_U64(struct control_job_report, ran_ms, 0, MS_MAX),
 	FIELD_STR(struct control_job_report, image, CONTROL_DIGEST_HEX),
 	FIELD_U64(struct control_job_report, image_seq, 0, COUNT_MAX),
+	FIELD_U64(struct control_job_report, image_output, 0, COUNT_MAX),
 	FIELD_U64(struct control_job_report, unsaved_ms, 0, MS_MAX),
 	FIELD_U64(struct control_job_report, image_bytes, 0, BYTES_MAX),
 	FIELD_U64(struct control_job_report, save_ms, 0, MS_MAX),
@@ -70,6 +71,7 @@ static const struct schema_field image_fields[] = {
 	FIELD_U64(struct control_image, seq, 0, COUNT_MAX),
 	FIELD_STR(struct control_image, image, CONTROL_DIGEST_HEX, REQ),
 	FIELD_U64(struct control_image, bytes, 0, BYTES_MAX),
+	FIELD_U64(struct control_image, output_offset, 0, COUNT_MAX),
 	FIELD_END,
 };
 static const struct schema image_schema = SCHEMA(struct control_image, "image", image_fields);
@@ -186,6 +188,7 @@ static const struct schema_field received_fields[] = {
 	FIELD_BOOL(struct control_received, hold_only),
 	FIELD_U64(struct control_received, bytes_wire, 0, BYTES_MAX),
 	FIELD_U64(struct control_received, ms, 0, MS_MAX),
+	FIELD_U64(struct control_received, output_offset, 0, COUNT_MAX),
 	FIELD_END,
 };
 static const struct schema received_schema = SCHEMA(struct control_received, "received", received_fields);

@@ -126,6 +126,7 @@ struct control_job_report {
 	uint64_t ran_ms;
 	char *image;           /* newest saved image of this epoch, NULL = none */
 	uint64_t image_seq;
+	uint64_t image_output; /* bytes of this epoch's output at that image's commit, at least */
 	uint64_t unsaved_ms;   /* running time since that image's commit */
 	uint64_t image_bytes;  /* of that image's files */
 	uint64_t save_ms;      /* measured: asking for a save until its commit; 0 = unknown */
@@ -138,6 +139,7 @@ struct control_image {
 	uint64_t epoch, seq;
 	char *image;           /* digest, hexadecimal */
 	uint64_t bytes;
+	uint64_t output_offset;/* as its manifest says; 0 = not known */
 };
 
 struct control_hello {
@@ -244,6 +246,7 @@ struct control_received {
 	bool hold_only;
 	uint64_t bytes_wire;
 	uint64_t ms;
+	uint64_t output_offset;/* as its manifest says */
 };
 
 enum control_transfer_state {
