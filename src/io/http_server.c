@@ -343,6 +343,8 @@ static int on_body_complete(struct http_conn *c)
 	struct http_request *r = c ? c->request : NULL;
 	if (!r)
 		return -1;
+	if (r->body_len == 0)
+		return 0; /* told twice of a body that is empty */
 	if (r->dispatched)
 		return r->close_after && r->out.len > r->out_at ? 0 : -1;
 	if (r->body_got != r->body_len)
