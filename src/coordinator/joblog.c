@@ -2,15 +2,20 @@
 /*
  * Matching, as a state of one epoch:
  *
- *     match   position of the next unmatched line of the tail [replay_from, tail_end)
+ *     match   position of the line of the tail [replay_from, tail_end) that the
+ *             present line is compared with
+ *     ahead   how far that is behind the next unmatched line (0: it is that one)
  *     inside  bytes of that line that the present line has repeated so far
  *     fresh   the present line has turned out to be new: it is appended
  *
  * At a line's start its bytes are compared with the tail's next line. As long
- * as they agree nothing is written. When they part, the part that agreed is
- * appended after all (it is the beginning of a new line) and the rest follows.
- * When match reaches tail_end, everything is new and goes straight through; an
- * unfinished last line of the tail is then simply continued.
+ * as they agree nothing is written. When they part, a later line of the tail
+ * that begins the same takes its place: an image's place in the output is only
+ * known from below, and lines with a time in them differ each time. If there
+ * is none, the part that agreed is appended after all (it is the beginning of
+ * a new line) and the rest follows. When match reaches tail_end, everything is
+ * new and goes straight through; an unfinished last line of the tail is then
+ * simply continued.
  *
  * The cursor of an offset is `match` while there is a tail left, the end of
  * the log afterwards. It grows with the offset with slope 1 or 0, so a few
@@ -38,6 +43,8 @@
 #define INDEX_COMPACT_SIZE (1u << 20)
 #define SEGMENTS_MAX 512
 #define READ_MAX 4096
+#define AHEAD_MAX 65536 /* bytes of the tail searched for a line that begins the same */
+#define AHEAD_LINE_MIN 4 /* bytes: shorter lines (empty ones, braces) are everywhere */
 
 enum record_kind { RECORD_STATE = 1, RECORD_SEGMENT = 2 };
 
@@ -51,7 +58,7 @@ struct record {
 	uint64_t match, tail_end;
 	uint64_t inside;
 	uint32_t flags; /* FLAG_... */
-	uint32_t zero;
+	uint32_t ahead;
 };
 _Static_assert(sizeof(struct record) == 64, "index record");
 enum { FLAG_FRESH = 1, FLAG_FULL = 4 };
@@ -141,7 +148,7 @@ emit:;
 
 static uint64_t cursor_now(const struct joblog *l)
 {
-	return l->now.match < l->now.tail_end ? l->now.match : l->log_len;
+	return l->now.match < l->now.tail_end ? l->now.match - l->now.ahead : l->log_len;
 }
 
 uint64_t joblog_cursor(const struct joblog *l, uint64_t epoch, uint64_t offset)
@@ -220,9 +227,54 @@ static int turn_fresh(struct joblog *l)
 			r = log_append(l, buf, n);
 		at += n;
 	}
+	l->now.match -= l->now.ahead; /* the tail still waits where it did */
+	l->now.ahead = 0;
 	l->now.inside = 0;
 	l->now.flags |= FLAG_FRESH;
 	return r;
+}
+
+/* A line of the tail behind the present one that begins with what this line has so far. */
+static int find_ahead(const struct joblog *l, char next, uint64_t *ret)
+{
+	const struct record *s = &l->now;
+	size_t prefix_len = (size_t)s->inside + 1;
+	if (prefix_len > READ_MAX || s->ahead > AHEAD_MAX)
+		return -ENOENT;
+	size_t len = (size_t)MIN(s->tail_end - s->match, (uint64_t)AHEAD_MAX);
+	CLEANUP_FREE char *tail = malloc(len + prefix_len);
+	if (!tail)
+		return -ENOMEM;
+	int r = log_read(l, s->match, tail, len);
+	if (r < 0)
+		return r;
+	char *prefix = tail + len;
+	memcpy(prefix, tail, prefix_len - 1);
+	prefix[prefix_len - 1] = next;
+	for (char *at = tail; (at = memchr(at, '\n', len - (size_t)(at - tail)));) {
+		at++;
+		size_t left = len - (size_t)(at - tail);
+		char *end = memchr(at, '\n', left);
+		if (left < prefix_len || left < AHEAD_LINE_MIN)
+			break;
+		if ((!end || end - at >= AHEAD_LINE_MIN) && memcmp(at, prefix, prefix_len) == 0) {
+			*ret = s->match + (uint64_t)(at - tail);
+			return 0;
+		}
+	}
+	return -ENOENT;
+}
+
+/* The next byte agrees with the line it is compared with: is the line complete? */
+static bool step_agreed(struct joblog *l, char byte)
+{
+	l->now.inside++;
+	if (byte != '\n')
+		return false;
+	l->now.match += l->now.inside;
+	l->now.inside = 0;
+	l->now.ahead = 0;
+	return true;
 }
 
 /* Compares with the tail; returns how many bytes were consumed, or -errno. */
@@ -238,21 +290,31 @@ static ssize_t step_match(struct joblog *l, const char *bytes, size_t len)
 		return r;
 	for (size_t i = 0; i < n; i++) {
 		if (bytes[i] != tail[i]) {
-			r = turn_fresh(l);
-			return r < 0 ? r : (ssize_t)i;
-		}
-		s->inside++;
-		if (tail[i] == '\n') {
-			s->match += s->inside;
-			s->inside = 0;
+			uint64_t found;
+			r = find_ahead(l, bytes[i], &found);
+			if (r == -ENOENT) {
+				r = turn_fresh(l);
+				return r < 0 ? r : (ssize_t)i;
+			}
+			if (r < 0)
+				return r;
+			s->ahead += (uint32_t)(found - s->match);
+			s->match = found;
+			(void)step_agreed(l, bytes[i]);
 			return (ssize_t)i + 1;
 		}
+		if (step_agreed(l, bytes[i]))
+			return (ssize_t)i + 1;
 	}
-	if (s->match + s->inside == s->tail_end) { /* its last line was unfinished: go on there */
-		s->match = s->tail_end;
-		s->inside = 0;
-	}
-	return (ssize_t)n;
+	if (s->match + s->inside < s->tail_end)
+		return (ssize_t)n;
+	/* The tail's last line was unfinished. It is continued where it stands, or, if new lines
+	 * have been appended behind it, written once more as a whole. */
+	if (l->log_len > s->tail_end)
+		r = turn_fresh(l);
+	s->match = s->tail_end;
+	s->inside = s->ahead = 0;
+	return r < 0 ? r : (ssize_t)n;
 }
 
 /* A new line in the middle of a replay: to its end. */
@@ -416,8 +478,8 @@ int joblog_open(const char *dir, const char *name, uint64_t size_max, struct job
 		l->log_len = (uint64_t)st.st_size;
 		l->now.log_len = l->log_len;
 		l->now.tail_end = MIN(l->now.tail_end, l->log_len);
-		l->now.match = MIN(l->now.match, l->now.tail_end);
-		l->now.inside = 0;
+		l->now.match = MIN(l->now.match - l->now.ahead, l->now.tail_end);
+		l->now.inside = l->now.ahead = 0;
 	} else if (r == 0 && (uint64_t)st.st_size > l->log_len) {
 		r = ftruncate(l->log_fd, (off_t)l->log_len) < 0 ? -errno : 0;
 	}

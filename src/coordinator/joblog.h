@@ -4,8 +4,9 @@
  * incarnation that resumes from an image writes again what came after that
  * image: those bytes are matched, line by line, against the log's tail and
  * dropped, so that a move neither loses nor repeats a line. A line that is
- * new (it differs from the next unmatched one) is appended, and matching goes
- * on with the next line.
+ * new (nothing of the tail to come equals it) is appended, and matching goes on
+ * with the next line. Exact for programs that write the same again; where a
+ * program's lines are all alike, an image's place must be known exactly.
  *
  * Two files per job: NAME.log, the text, and NAME.idx, checksummed records
  * that say how far each epoch has come. What was acknowledged survives a kill

@@ -150,6 +150,33 @@ static void test_random(void **state)
 	}
 }
 
+/* The image's place is known only from below, and some lines carry a time. */
+static void test_inexact(void **state)
+{
+	fresh();
+	out_at(1, 0, 0, "step 1\nsaving\nstep 2\n{\n}\nstep 3 took 11 ms\nstep 4 t");
+	const char *again = "resumed\n{\nstep 2\n{\n}\nstep 3 took 29 ms\nstep 4 took 1 ms\n";
+	for (size_t i = 0; again[i]; i++) {
+		char one[2] = { again[i], 0 };
+		assert_int_equal(out_at(2, 7, i, one), i + 1);
+		if (i % 7 == 0)
+			reopen();
+	}
+	assert_log("step 1\nsaving\nstep 2\n{\n}\nstep 3 took 11 ms\nstep 4 t\nresumed\n{\n"
+		   "step 3 took 29 ms\nstep 4 took 1 ms\n");
+	/* From the very beginning of the log, when nothing better is known. */
+	fresh();
+	for (int i = 0, at = 0; i < 200; i++) {
+		char line[32];
+		int n = snprintf(line, sizeof(line), "step %d of 300\n", i);
+		out_at(1, 0, (uint64_t)at, line);
+		at += n;
+	}
+	uint64_t before = joblog_length(log_);
+	out_at(2, 0, 0, "step 150 of 300\nstep 151 of 300\n");
+	assert_int_equal(joblog_length(log_), before);
+}
+
 static void test_torn_files(void **state)
 {
 	char path[128];
@@ -204,6 +231,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_straight), cmocka_unit_test(test_replay),
 		cmocka_unit_test(test_cut_line), cmocka_unit_test(test_random),
+		cmocka_unit_test(test_inexact),
 		cmocka_unit_test(test_torn_files), cmocka_unit_test(test_full),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);
