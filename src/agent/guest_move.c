@@ -23,11 +23,18 @@
 
 /* A coordinator that is up answers a notice in far less. */
 #define STANDBY_AFTER_NS (1500 * NS_PER_MS)
+/* Without a grant a move still has this much, and yields above it. */
+#define FLOOR_LEAST_BPS 1000000
+/* Background copies yield to everybody, but not to nothing: half a percent of the uplink keeps the
+ * durable image from falling behind where round trips tell more of a busy machine than of a queue. */
+#define TRICKLE_DIVISOR 200
+#define UPLINK_UNKNOWN_BPS UINT64_C(1000000000)
 
 /* What a sender's callbacks get: it outlives the guest, so that a guest can be forgotten while a
  * cancelled child is still being reaped. Freed by the last callback. */
 struct move_tie {
 	struct guest *guest; /* NULL = forgotten */
+	struct transfer_sender *sender;
 	struct move_tie *next;
 };
 
@@ -42,9 +49,16 @@ static struct move_tie *tie_new(struct guest *g)
 	return tie;
 }
 
+/* The last callback: lets go of the sender wherever it is still the current one. */
 static struct guest *tie_end(struct move_tie *tie)
 {
 	struct guest *g = tie->guest;
+	if (g && g->move.sender == tie->sender)
+		g->move.sender = NULL;
+	if (g && g->stage.sender == tie->sender)
+		g->stage.sender = NULL;
+	if (g && g->fetch == tie->sender)
+		g->fetch = NULL;
 	for (struct move_tie **p = g ? &g->ties : NULL; p && *p; p = &(*p)->next) {
 		if (*p == tie) {
 			*p = tie->next;
@@ -116,7 +130,6 @@ static void on_progress(struct guest *g, struct guest_move *m,
 
 static void on_done(struct guest *g, struct guest_move *m, const struct transfer_result *r)
 {
-	m->sender = NULL;
 	m->done = true;
 	g->delta_bytes = r->bytes_wire;
 	floor_update(g->agent);
@@ -131,12 +144,13 @@ static void on_failed(struct guest *g, struct guest_move *m, enum transfer_code 
 		      const struct diag *diag)
 {
 	char detail[CONTROL_TEXT_MAX];
-	m->sender = NULL;
 	floor_update(g->agent);
 	(void)diag_format(diag, detail, sizeof(detail));
 	if (code != TRANSFER_E_CANCELLED && code != TRANSFER_E_SUPERSEDED)
 		log_warn("job %s: image %.12s to %s: %s: %s", g->job, m->image,
 			 m->to.node ? m->to.node : "?", transfer_code_name(code), detail);
+	if (code == TRANSFER_E_SUPERSEDED)
+		return; /* its successor speaks for itself */
 	const struct control_transfer t = { .state = CONTROL_TRANSFER_FAILED,
 					    .code = (char *)transfer_code_name(code),
 					    .detail = detail };
@@ -170,7 +184,7 @@ static void move_failed(void *arg, enum transfer_code code, const struct diag *d
 	if (!g)
 		return;
 	on_failed(g, &g->move, code, diag);
-	if (code != TRANSFER_E_CANCELLED && g->notice_id[0]) {
+	if (code != TRANSFER_E_CANCELLED && code != TRANSFER_E_SUPERSEDED && g->notice_id[0]) {
 		/* Another try with what is known by then: the coordinator may name another peer. */
 		g->move.known = link_is_up(g->agent) ? false : g->move.known;
 		if (!link_is_up(g->agent))
@@ -205,6 +219,12 @@ static const struct transfer_sender_callbacks move_callbacks = { move_progress, 
 static const struct transfer_sender_callbacks stage_callbacks = { stage_progress, stage_done,
 								  stage_failed };
 
+static uint64_t trickle_bps(const struct agent *a)
+{
+	uint64_t uplink = a->config.edge.uplink_rate;
+	return (uplink ? uplink : UPLINK_UNKNOWN_BPS) / TRICKLE_DIVISOR;
+}
+
 static void send_image(struct guest *g, struct guest_move *m)
 {
 	struct agent *a = g->agent;
@@ -225,7 +245,7 @@ static void send_image(struct guest *g, struct guest_move *m)
 		.image = m->image,
 		.key = m->hold_only ? NULL : g->key,
 		.traffic_class = m->stage ? TRAFFIC_SCAVENGER : TRAFFIC_DEADLINE,
-		.floor_bps = m->floor_bps,
+		.floor_bps = m->stage ? trickle_bps(a) : MAX(m->floor_bps, (uint64_t)FLOOR_LEAST_BPS),
 		.mark_tag = tag,
 	};
 	POINT("agent.move.begin");
@@ -235,11 +255,13 @@ static void send_image(struct guest *g, struct guest_move *m)
 					    &m->sender, &diag)
 		    : diag_set(&diag, -ENOMEM, "", "out of memory");
 	if (r < 0) {
-		free(tie);
+		if (tie)
+			(void)tie_end(tie);
 		m->sender = NULL;
 		log_warn("job %s: cannot send its image: %s: %s", g->job, diag.where, diag.what);
 		return;
 	}
+	tie->sender = m->sender;
 	const struct control_transfer t = { .state = CONTROL_TRANSFER_STARTED };
 	send_transfer(g, m, &t);
 	floor_update(a);
@@ -282,7 +304,7 @@ void guest_move_set(struct guest *g, const struct control_move *move)
 	loop_timer_stop(&g->standby_timer);
 	POINT("agent.move.known");
 	if (m->sender && same) {
-		transfer_sender_set_rate(m->sender, m->floor_bps, 0);
+		transfer_sender_set_rate(m->sender, MAX(m->floor_bps, (uint64_t)FLOOR_LEAST_BPS), 0);
 		floor_update(g->agent);
 	}
 	guest_move_consider(g);
@@ -306,21 +328,25 @@ void guest_stage_set(struct guest *g, const struct control_move *move)
 	guest_move_consider(g);
 }
 
+/* Every sender of this guest: also a stage that runs on behind a newer one's back. */
+static void cancel_senders(struct guest *g)
+{
+	for (struct move_tie *tie = g->ties; tie; tie = tie->next)
+		if (tie->sender && tie->sender != g->fetch)
+			transfer_sender_cancel(tie->sender);
+}
+
 void guest_move_cancel(struct guest *g)
 {
-	if (g->move.sender)
-		transfer_sender_cancel(g->move.sender);
-	if (g->stage.sender)
-		transfer_sender_cancel(g->stage.sender);
+	cancel_senders(g);
 	g->move.known = false;
 }
 
 void guest_move_done(struct guest *g)
 {
-	struct transfer_sender *all[] = { g->move.sender, g->stage.sender, g->fetch };
-	for (size_t i = 0; i < ARRAY_SIZE(all); i++)
-		if (all[i])
-			transfer_sender_cancel(all[i]);
+	cancel_senders(g);
+	if (g->fetch)
+		transfer_sender_cancel(g->fetch);
 	/* Their last callbacks are still to come. */
 	while (g->ties) {
 		g->ties->guest = NULL;
@@ -403,7 +429,8 @@ void guest_rates(struct agent *a, const struct control_rates *rates)
 			continue;
 		g->move.floor_bps = rates->blackout ? 0 : rates->rates[i].floor_bps;
 		if (g->move.sender)
-			transfer_sender_set_rate(g->move.sender, g->move.floor_bps, 0);
+			transfer_sender_set_rate(g->move.sender,
+						 MAX(g->move.floor_bps, (uint64_t)FLOOR_LEAST_BPS), 0);
 	}
 	if (rates->stop_all != a->stop_all && a->edge && edge_stop_all(a->edge, rates->stop_all) < 0)
 		log_error("edge: the operator's stop switch could not be set");
@@ -418,7 +445,6 @@ static void fetch_done(void *arg, const struct transfer_result *r)
 	struct guest *g = tie_end(arg);
 	if (!g)
 		return;
-	g->fetch = NULL;
 	POINT("agent.fetch.done");
 	if (g->abort) {
 		guest_finish(g, g->end, 0, g->end_reason);
@@ -434,7 +460,6 @@ static void fetch_failed(void *arg, enum transfer_code code, const struct diag *
 	struct guest *g = tie_end(arg);
 	if (!g)
 		return;
-	g->fetch = NULL;
 	if (g->abort) {
 		guest_finish(g, g->end, 0, g->end_reason);
 		return;
@@ -472,11 +497,15 @@ static void fetch_next(struct guest *g)
 		.job = g->job,
 		.image = s->image,
 		.traffic_class = TRAFFIC_DEADLINE,
+		.floor_bps = FLOOR_LEAST_BPS,
 		.retry_ms = 5000,
 	};
 	struct move_tie *tie = tie_new(g);
-	if (!tie || transfer_fetch_start(loop_uv(a->loop), &p, &callbacks, tie, &g->fetch, &diag) < 0) {
-		free(tie);
+	if (tie && transfer_fetch_start(loop_uv(a->loop), &p, &callbacks, tie, &g->fetch, &diag) == 0) {
+		tie->sender = g->fetch;
+	} else {
+		if (tie)
+			(void)tie_end(tie);
 		g->fetch = NULL;
 		char why[DIAG_WHERE_MAX + DIAG_WHAT_MAX + 4];
 		guest_finish(g, CONTROL_END_NOT_STARTED, 0, diag_format(&diag, why, sizeof(why)));

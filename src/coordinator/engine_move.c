@@ -19,7 +19,9 @@
 #define STANDBY_PEERS 3
 /* Kept free at the end of a window for commit, kill and proof. */
 #define MOVE_MARGIN_MS 1000
-#define FLOOR_MIN_BPS 1000000
+/* A floor that ends the move in half of what the window leaves, and is never so small that an owner
+ * waits for the sake of it: 2 % of a gigabit. */
+#define FLOOR_MIN_BPS 20000000
 
 int engine_ticket(struct engine *e, const struct ejob *j, enum ticket_use use, const char *image,
 		  const char *source, const char *destination, uint64_t remaining_ms,
@@ -149,7 +151,7 @@ static uint64_t floor_for(struct engine *e, const struct ejob *j, const struct e
 	if (e->blackout || e->config.floor_cap_bps == 0)
 		return 0;
 	left_ms = left_ms > spent ? left_ms - spent : 100;
-	uint64_t floor = MAX(bytes * 8 * 1000 / left_ms * 5 / 4, (uint64_t)FLOOR_MIN_BPS);
+	uint64_t floor = MAX(bytes * 8 * 1000 / left_ms * 2, (uint64_t)FLOOR_MIN_BPS);
 	uint64_t uplink = source->hello.hello.uplink_bps;
 	if (uplink)
 		floor = MIN(floor, uplink / 5 * 4);

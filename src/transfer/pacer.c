@@ -41,13 +41,19 @@ static void apply(struct pacer *p)
 				 sizeof(each)); /* known since Linux 3.13 */
 }
 
+/* A deadline move has its floor whatever happens; above it, it yields like everything of ours. */
+static bool yields(const struct pacer *p)
+{
+	return p->traffic_class == TRAFFIC_SCAVENGER || (p->floor_bps && !p->rate_max_bps);
+}
+
 static void decide(struct pacer *p)
 {
-	if (p->traffic_class == TRAFFIC_SCAVENGER) {
+	if (yields(p)) {
 		scavenger_init(&p->scavenger, p->floor_bps, p->rate_max_bps, clock_boot_ns());
 		p->granted_bps = p->scavenger.rate_bps;
 	} else {
-		p->granted_bps = p->rate_max_bps ? p->rate_max_bps : p->floor_bps ? p->floor_bps : RATE_NONE;
+		p->granted_bps = p->rate_max_bps ? p->rate_max_bps : RATE_NONE;
 	}
 	apply(p);
 }
@@ -83,7 +89,7 @@ static void sample(struct pacer *p, uint64_t now)
 		p->base_us = x.min_rtt_us;
 	p->rtt_us = x.rtt_us;
 	p->queue_us = x.rtt_us > p->base_us ? x.rtt_us - p->base_us : 0;
-	if (p->traffic_class != TRAFFIC_SCAVENGER)
+	if (!yields(p))
 		return;
 	x.min_rtt_us = p->base_us;
 	x.delivered_bps = p->measured_bps;
@@ -102,7 +108,7 @@ static void *pacer_main(void *arg)
 
 		sample(p, now);
 		/* The monotonic clock of the condition: only how long to wait. */
-		ms = p->traffic_class == TRAFFIC_SCAVENGER && p->count ? SCAVENGER_SAMPLE_MS : 100;
+		ms = yields(p) && p->count ? SCAVENGER_SAMPLE_MS : 100;
 		clock_gettime(CLOCK_MONOTONIC, &at);
 		at.tv_nsec += (long)(ms * NS_PER_MS);
 		at.tv_sec += at.tv_nsec / (long)NS_PER_S;
@@ -186,9 +192,11 @@ void pacer_remove(struct pacer *p, struct link *l)
 void pacer_set_rate(struct pacer *p, uint64_t floor_bps, uint64_t rate_max_bps)
 {
 	pthread_mutex_lock(&p->lock);
+	bool yielded = yields(p);
+
 	p->floor_bps = floor_bps;
 	p->rate_max_bps = rate_max_bps;
-	if (p->traffic_class == TRAFFIC_SCAVENGER) {
+	if (yielded && yields(p)) {
 		p->scavenger.floor_bps = floor_bps; /* what it learnt about the path stays */
 		p->scavenger.max_bps = rate_max_bps ? rate_max_bps : UINT64_MAX / 2;
 	} else {

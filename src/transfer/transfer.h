@@ -123,7 +123,8 @@ struct transfer_sender_params {
 	const uint8_t *key;         /* IMAGE_KEY_LEN bytes, or NULL: then chunks travel as stored */
 	enum traffic_class traffic_class; /* TRAFFIC_DEADLINE or TRAFFIC_SCAVENGER */
 	uint64_t floor_bps;         /* granted now; the scavenger may have 0 */
-	uint64_t rate_max_bps;      /* 0 = deadline class: the floor, or unlimited if that is 0 */
+	uint64_t rate_max_bps;      /* 0 = none: above its floor it yields to others by delay; a deadline
+				     * move without floor and limit goes as fast as it can */
 	uint32_t mark_tag;          /* the job's tag in socket marks */
 	uint64_t retry_ms;          /* how long to look for a lost peer; 0 = 30,000 */
 	unsigned streams;           /* 0 = chosen */
