@@ -156,6 +156,9 @@ static int adopt_one(struct agent *a, const char *dir)
 		return -EINVAL;
 	}
 	g->started_wall_ms = (uint64_t)json_integer_value(json_object_get(record, "started_wall_ms"));
+	/* How far its output was at a commit that nobody saw is not known: surely not before its start. */
+	g->activity = true;
+	g->activity_offset = 0;
 	g->interval_ns = g->start.start.interval_ms * NS_PER_MS;
 	const char *boot = json_string_value(json_object_get(record, "boot_id"));
 	if (json_integer_value(json_object_get(record, "ended"))) {

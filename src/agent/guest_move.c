@@ -370,6 +370,16 @@ void guest_standby_set(struct guest *g, struct control_message *standby)
 	g->standby_until_ns = clock_boot_ns() + g->standby.standby.remaining_ms * NS_PER_MS;
 }
 
+/* Nobody grants a floor now: what ends the move in half of the window, within a quarter of the last
+ * cap that the coordinator named. */
+static uint64_t standby_floor(const struct guest *g)
+{
+	uint64_t left_ms = owner_remaining_ns(g->agent) / NS_PER_MS;
+	uint64_t bytes = MAX(g->image.bytes, g->delta_bytes);
+	uint64_t floor = bytes * 8 * 1000 / MAX(left_ms / 2, (uint64_t)100);
+	return MIN(floor, g->agent->floor_cap_bps / 4);
+}
+
 static void on_standby(void *user)
 {
 	struct guest *g = user;
@@ -386,7 +396,7 @@ static void on_standby(void *user)
 	peer_copy(&m->to, &s->peers[i]);
 	m->known = true;
 	m->standby = true;
-	m->floor_bps = 0;
+	m->floor_bps = standby_floor(g);
 	log_info("job %s: no coordinator; its image goes to %s by standby ticket", g->job, m->to.node);
 	POINT("agent.move.standby");
 	guest_move_consider(g);
@@ -394,7 +404,7 @@ static void on_standby(void *user)
 
 void guest_standby_arm(struct guest *g)
 {
-	if (!g->notice_id[0] || (g->move.known && g->move.sender))
+	if (!g->notice_id[0] || g->move.sender || g->move.done)
 		return;
 	if (!g->standby_timer.fn)
 		loop_timer_init(&g->standby_timer, g->agent->loop, on_standby, g);

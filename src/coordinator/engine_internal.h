@@ -166,8 +166,8 @@ void ejob_received(struct engine *e, struct ejob *j, const struct control_receiv
 void ejob_move_failed(struct engine *e, struct ejob *j, const char *why, uint64_t now_ns);
 void ejob_move_over(struct engine *e, struct ejob *j);
 void engine_send_rates(struct engine *e);
-int engine_ticket(struct engine *e, const struct ejob *j, enum ticket_use use, const char *image,
-		  const char *source, const char *destination, uint64_t remaining_ms,
+int engine_ticket(struct engine *e, const struct ejob *j, enum ticket_use use, uint64_t epoch,
+		  const char *image, const char *source, const char *destination, uint64_t remaining_ms,
 		  uint64_t floor_bps, char ret[TICKET_TEXT_MAX]);
 
 /* engine_schedule.c */

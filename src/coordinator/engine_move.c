@@ -23,13 +23,13 @@
  * waits for the sake of it: 2 % of a gigabit. */
 #define FLOOR_MIN_BPS 20000000
 
-int engine_ticket(struct engine *e, const struct ejob *j, enum ticket_use use, const char *image,
-		  const char *source, const char *destination, uint64_t remaining_ms,
+int engine_ticket(struct engine *e, const struct ejob *j, enum ticket_use use, uint64_t epoch,
+		  const char *image, const char *source, const char *destination, uint64_t remaining_ms,
 		  uint64_t floor_bps, char ret[TICKET_TEXT_MAX])
 {
 	struct ticket t = {
 		.use = use,
-		.epoch = j->epoch,
+		.epoch = epoch, /* of the image: receivers fence by it */
 		.image_any = !image,
 		.remaining_ms = remaining_ms,
 		.floor_bps = floor_bps,
@@ -175,7 +175,7 @@ static void send_move(struct engine *e, struct ejob *j, const struct enode *sour
 	};
 	if (dest) {
 		j->floor_bps = floor_for(e, j, source, now_ns);
-		if (engine_ticket(e, j, TICKET_MOVE, NULL, source->name, dest->name,
+		if (engine_ticket(e, j, TICKET_MOVE, j->epoch, NULL, source->name, dest->name,
 				  left_ms + e->config.lease_margin_ms, j->floor_bps, ticket) < 0)
 			return; /* planned again at the next tick */
 		(void)snprintf(j->dest, sizeof(j->dest), "%s", dest->name);
@@ -295,7 +295,7 @@ void ejob_plan_stage(struct engine *e, struct ejob *j, uint64_t now_ns)
 		n = engine_choose_keeper(e, j, now_ns);
 	if (!n)
 		return;
-	if (engine_ticket(e, j, TICKET_STAGE, NULL, j->node, n->name, TICKET_LIFE_MS, 0, ticket) < 0)
+	if (engine_ticket(e, j, TICKET_STAGE, j->epoch, NULL, j->node, n->name, TICKET_LIFE_MS, 0, ticket) < 0)
 		return;
 	(void)snprintf(j->stage, sizeof(j->stage), "%s", n->name);
 	struct control_message m = {
@@ -332,7 +332,7 @@ void ejob_send_standby(struct engine *e, struct ejob *j, uint64_t now_ns)
 		bool twice = !picks[i] || !picks[i]->up;
 		for (size_t k = 0; k < i; k++)
 			twice |= picks[k] == picks[i];
-		if (twice || engine_ticket(e, j, TICKET_STANDBY, NULL, j->node, picks[i]->name, TICKET_LIFE_MS,
+		if (twice || engine_ticket(e, j, TICKET_STANDBY, j->epoch, NULL, j->node, picks[i]->name, TICKET_LIFE_MS,
 					   0, tickets[n]) < 0)
 			continue;
 		peers[n] = peer_of(picks[i], tickets[n]);

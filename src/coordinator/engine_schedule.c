@@ -360,8 +360,7 @@ static size_t holders_of(struct engine *e, const struct ejob *j, const struct ej
 		const struct enode *h = engine_node(e, im->holders[i]);
 		if (!h || (h != at && !enode_serves(h)))
 			continue;
-		/* A fetch ticket speaks of the image's own epoch, which receivers fence by. */
-		if (h != at && engine_ticket(e, j, TICKET_FETCH, im->digest, h->name, at->name,
+		if (h != at && engine_ticket(e, j, TICKET_FETCH, im->epoch, im->digest, h->name, at->name,
 					     10 * 60 * 1000, 0, tickets[n]) < 0)
 			continue;
 		peers[n] = (struct control_peer){ (char *)h->name, (char *)enode_host(h),
