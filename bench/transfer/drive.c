@@ -19,6 +19,7 @@
 #include "base/file.h"
 #include "base/parse.h"
 #include "io/identity.h"
+#include "io/ticket.h"
 #include "transfer/transfer.h"
 #include "wire/ticket.h"
 
@@ -271,7 +272,7 @@ static int ticket_make(const char *dir, const char *image, enum traffic_class c,
 	if (r == 0)
 		r = identity_open(path, &id, d);
 	if (r == 0)
-		r = transfer_ticket_sign(id, &t, ret_text, d);
+		r = ticket_sign(id, &t, ret_text, d);
 	identity_free(id);
 	return r;
 }
