@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/parse.h"
 
@@ -56,6 +57,14 @@ static int copy_token(const char *v, size_t len, size_t min, size_t max, char *r
 	return 0;
 }
 
+static int nibble(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	c |= 0x20;
+	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
 static int parse_fingerprint(const char *v, size_t len, uint8_t ret[SDP_FINGERPRINT])
 {
 	static const char name[] = "sha-256 ";
@@ -64,9 +73,10 @@ static int parse_fingerprint(const char *v, size_t len, uint8_t ret[SDP_FINGERPR
 		return -EINVAL;
 	v += n;
 	for (size_t i = 0; i < SDP_FINGERPRINT; i++, v += 3) {
-		char pair[2] = { v[0], v[1] };
-		if (hex_decode(pair, 2, &ret[i], 1) < 0 || (i + 1 < SDP_FINGERPRINT && v[2] != ':'))
+		int high = nibble(v[0]), low = nibble(v[1]);
+		if (high < 0 || low < 0 || (i + 1 < SDP_FINGERPRINT && v[2] != ':'))
 			return -EINVAL;
+		ret[i] = (uint8_t)(high << 4 | low);
 	}
 	return 0;
 }
