@@ -40,6 +40,7 @@ struct loop {
 	uv_timer_t turn_limit;
 	int timer_fd;
 	uint64_t timer_set_ns; /* what the timerfd is armed to; 0 = not */
+	bool firing; /* timers are running: the timerfd is armed once, afterwards */
 	struct VEC(struct loop_timer *) heap;
 	uint64_t order;
 	struct VEC(struct loop_deferred) deferred;
@@ -108,7 +109,7 @@ static void heap_down(struct loop *l, size_t i)
 static void timers_arm(struct loop *l)
 {
 	uint64_t at = l->heap.count ? MAX(l->heap.data[0]->at_ns, UINT64_C(1)) : 0;
-	if (at == l->timer_set_ns)
+	if (at == l->timer_set_ns || l->firing)
 		return;
 	struct itimerspec spec = {
 		.it_value = { .tv_sec = (time_t)(at / NS_PER_S), .tv_nsec = (long)(at % NS_PER_S) }
@@ -129,12 +130,14 @@ static void timers_fire(uv_poll_t *handle, int status, int events)
 	 * keep the loop here. */
 	uint64_t order_end = l->order;
 	uint64_t now = clock_boot_ns();
+	l->firing = true; /* one system call at the end, not one for each timer */
 	while (l->heap.count && l->heap.data[0]->at_ns <= now &&
 	       l->heap.data[0]->order < order_end) {
 		struct loop_timer *t = l->heap.data[0];
 		loop_timer_stop(t);
 		t->fn(t->user);
 	}
+	l->firing = false;
 	timers_arm(l);
 }
 

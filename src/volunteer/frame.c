@@ -41,7 +41,7 @@ static uint64_t get64(const uint8_t *p)
 /* What stands before the variable part of each body. */
 static const uint8_t body_size[FRAME_TYPE_COUNT] = {
 	[FRAME_HELLO] = 8,   [FRAME_HELLO_ACK] = 16, [FRAME_LEND] = 20, [FRAME_RESULT] = 20,
-	[FRAME_DEMAND] = 8,  [FRAME_ACK] = 0,        [FRAME_CANCEL] = 8, [FRAME_BOUNCE] = 8,
+	[FRAME_DEMAND] = 12, [FRAME_ACK] = 0,        [FRAME_CANCEL] = 8, [FRAME_BOUNCE] = 8,
 	[FRAME_REPORT] = 8,  [FRAME_SIGNAL] = 20,    [FRAME_FILL] = 8,  [FRAME_CREDIT] = 8,
 	[FRAME_BYE] = 0,
 };
@@ -88,7 +88,8 @@ static int decode_body(struct frame *f, const uint8_t *b, size_t rest)
 	case FRAME_DEMAND:
 		f->credit = get32(b);
 		f->workers = get32(b + 4);
-		return decode_ids(f, b + 8, rest);
+		f->generation = get32(b + 8);
+		return decode_ids(f, b + 12, rest);
 	case FRAME_ACK:
 		return decode_ids(f, b, rest);
 	case FRAME_CANCEL:
@@ -181,7 +182,8 @@ size_t frame_encode(const struct frame *f, const uint64_t *ids, uint8_t *buf)
 	case FRAME_DEMAND:
 		put32(b, f->credit);
 		put32(b + 4, f->workers);
-		more = encode_ids(f, ids, b + 8);
+		put32(b + 8, f->generation);
+		more = encode_ids(f, ids, b + 12);
 		break;
 	case FRAME_ACK:
 		more = encode_ids(f, ids, b);

@@ -50,7 +50,8 @@ enum frame_flags {
 	FRAME_ANSWER = 4, /* SIGNAL: an answer, else an offer */
 	FRAME_DOWN = 8,   /* FILL: has turned at the top */
 	FRAME_LOCAL = 16, /* HELLO_ACK: the tree is in local mode */
-	FRAME_FLAGS_ALL = 31,
+	FRAME_PING = 32,  /* CREDIT: answer with one */
+	FRAME_FLAGS_ALL = 63,
 };
 
 struct frame {
@@ -65,7 +66,7 @@ struct frame {
 	const uint8_t *bytes;        /* LEND RESULT SIGNAL; borrowed */
 	size_t len;
 
-	uint32_t generation;         /* HELLO HELLO_ACK SIGNAL: of the reservation */
+	uint32_t generation;         /* HELLO HELLO_ACK SIGNAL DEMAND: of the reservation */
 	uint32_t degree;             /* HELLO_ACK */
 	uint64_t peer;               /* HELLO_ACK: the parent; SIGNAL: who asks; FILL: the hole */
 	uint64_t target;             /* SIGNAL: the position asked for; an answer: who answers */

@@ -223,6 +223,12 @@ void lend_demand(struct lend *l, uint64_t volunteer, uint32_t credit, uint32_t w
 	lend_mark_ready(l, w);
 }
 
+bool lend_holds_any(const struct lend *l, uint64_t volunteer)
+{
+	const struct volunteer *w = lend_volunteer(l, volunteer);
+	return w && w->loans > 0;
+}
+
 void lend_reachable(struct lend *l, uint64_t volunteer, bool reachable)
 {
 	struct volunteer *w = lend_volunteer(l, volunteer);

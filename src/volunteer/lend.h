@@ -103,6 +103,8 @@ void lend_holds(struct lend *l, uint64_t volunteer, const uint64_t *values, size
 		uint64_t now_ms);
 /* The loan did not reach it. */
 void lend_undelivered(struct lend *l, uint64_t volunteer, uint64_t value, uint64_t now_ms);
+/* Whether anything is lent to it. */
+bool lend_holds_any(const struct lend *l, uint64_t volunteer);
 /* Whether it may be lent to now (its path stands). True after lend_join(). */
 void lend_reachable(struct lend *l, uint64_t volunteer, bool reachable);
 

@@ -33,7 +33,7 @@ void link_open(struct link *l, uint64_t now_ms)
 {
 	l->sent = l->granted = l->consumed = l->told = 0;
 	l->up = true;
-	l->progress_ms = now_ms;
+	l->progress_ms = l->heard_ms = l->pinged_ms = now_ms;
 }
 
 int link_push(struct link *l, const void *bytes, size_t len, int32_t from)

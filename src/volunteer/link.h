@@ -29,6 +29,7 @@ struct link {
 	uint64_t consumed, told;     /* bytes consumed here; as the other end was told */
 	size_t queued;               /* bytes waiting */
 	uint64_t progress_ms;        /* last time something was consumed over there, or sent freely */
+	uint64_t heard_ms, pinged_ms;
 	struct link_frame *head, **tail;
 };
 

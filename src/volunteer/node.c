@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "volunteer/node_internal.h"
 
 #define FILL_INNER_MS 5000u
@@ -84,7 +85,7 @@ int node_uplink(const struct node *n)
 {
 	if (n->attached)
 		return NODE_PARENT;
-	return n->socket.up ? NODE_SOCKET : 0;
+	return n->socket.up && n->now_ms >= n->socket_from_ms ? NODE_SOCKET : 0;
 }
 
 /* Link control goes past the window: it is what moves the window. */
@@ -95,13 +96,20 @@ static void send_now(struct node *n, int link, const struct frame *f)
 	n->ops->send(n->user, link, buf, len);
 }
 
+static void send_credit(struct node *n, int link, unsigned flags)
+{
+	struct link *l = node_link_of(n, link);
+	struct frame f = { .type = FRAME_CREDIT, .flags = flags, .node = n->self,
+			   .consumed = l->consumed };
+	l->told = l->consumed;
+	send_now(n, link, &f);
+}
+
 static void consumed(struct node *n, int link, size_t len)
 {
 	struct link *l = link == LINK_NOBODY ? NULL : node_link_of(n, link);
-	if (!l || !l->up || !link_consume(l, len))
-		return;
-	struct frame f = { .type = FRAME_CREDIT, .node = n->self, .consumed = l->consumed };
-	send_now(n, link, &f);
+	if (l && l->up && link_consume(l, len))
+		send_credit(n, link, 0);
 }
 
 void node_flush(struct node *n, int link)
@@ -178,7 +186,11 @@ static void drop_child(struct node *n, uint32_t slot, bool tell)
 	n->child_hello_due[slot] = 0;
 	if (n->route.slots[slot].state == SLOT_FREE)
 		return;
+	uint64_t who = n->route.slots[slot].node;
+	uint32_t generation = n->route.slots[slot].generation;
 	uint32_t size = route_lost(&n->route, slot);
+	if (was_child && n->ops->child_changed)
+		n->ops->child_changed(n->user, false, who, generation);
 	if (was_child && n->route.mode == ROUTE_LOCAL && !n->leaving)
 		start_fill(n, slot, size > 1);
 }
@@ -221,9 +233,12 @@ static void on_hello(struct node *n, int link, const struct frame *f)
 		return;
 	}
 	n->child_hello_due[slot] = 0;
-	if (s->state == SLOT_CANDIDATE)
+	bool is_new = s->state == SLOT_CANDIDATE;
+	if (is_new)
 		(void)route_connected(&n->route, slot, f->node); /* it is one: checked above */
 	tell_position(n, slot);
+	if (is_new && n->ops->child_changed)
+		n->ops->child_changed(n->user, true, s->node, s->generation);
 	forward_stored(n, slot);
 }
 
@@ -287,6 +302,7 @@ static void parent_lost(struct node *n)
 	if (!n->attached)
 		return;
 	n->attached = false;
+	n->socket_from_ms = n->now_ms;
 	n->ops->parent_changed(n->user, false, n->position, n->generation);
 	way_up_changed(n);
 	if (n->route.mode == ROUTE_LOCAL && !n->joining && !n->leaving)
@@ -334,7 +350,10 @@ void node_answer_made(struct node *n, int slot, const void *sdp, size_t len, uin
 	int way = f.position == ROUTE_ANYWHERE ? NODE_SOCKET : route_towards(&n->route, f.position);
 	if (way == ROUTE_UP || way == ROUTE_HERE)
 		way = NODE_PARENT;
-	(void)node_emit(n, way, &f, NULL); /* the joiner asks again */
+	if (n->root && (way == NODE_SOCKET || way == NODE_PARENT))
+		n->ops->arrived(n->user, NODE_SOCKET, &f);
+	else
+		(void)node_emit(n, way, &f, NULL); /* the joiner asks again */
 }
 
 static void keep_signal(struct node *n, uint64_t cookie, const void *bytes, size_t len)
@@ -422,7 +441,9 @@ static void on_answer(struct node *n, int link, const struct frame *f, const voi
 		return;
 	}
 	int way = route_towards(&n->route, f->position);
-	if (way == ROUTE_UP && n->attached && link != NODE_PARENT)
+	if (n->root && way < 0)
+		n->ops->arrived(n->user, link, f);
+	else if (way == ROUTE_UP && n->attached && link != NODE_PARENT)
 		(void)relay(n, LINK_NOBODY, NODE_PARENT, bytes, len);
 	else if (way >= 0 && n->child[way].up)
 		(void)relay(n, LINK_NOBODY, way, bytes, len);
@@ -480,6 +501,8 @@ void node_link_up(struct node *n, int link, uint64_t now_ms)
 				   .generation = n->next_generation };
 		send_now(n, NODE_NEXT, &f);
 	} else if (link == NODE_SOCKET) {
+		if (!n->socket_from_ms)
+			n->socket_from_ms = now_ms + NODE_SOCKET_MS;
 		if (!n->attached)
 			way_up_changed(n);
 	} else if (link >= 0) {
@@ -551,6 +574,11 @@ static void from_below(struct node *n, int link, const struct frame *f, const vo
 		consumed(n, link, len);
 		return;
 	}
+	if (n->root) {
+		n->ops->arrived(n->user, link, f);
+		consumed(n, link, len);
+		return;
+	}
 	/* While moving, the old parent would refuse what stands below the new position. */
 	int up = NODE_PARENT;
 	if (!n->attached || n->position != n->route.position)
@@ -606,6 +634,7 @@ void node_input(struct node *n, int link, const void *bytes, size_t len, uint64_
 	struct frame f;
 	if (!l || !l->up)
 		return;
+	l->heard_ms = now_ms;
 	if (frame_decode(bytes, len, &f) < 0) {
 		n->stats.refused++;
 		return;
@@ -620,6 +649,8 @@ void node_input(struct node *n, int link, const void *bytes, size_t len, uint64_
 	case FRAME_CREDIT:
 		if (link_credit(l, f.consumed, now_ms) < 0)
 			n->stats.refused++;
+		if (f.flags & FRAME_PING)
+			send_credit(n, link, 0);
 		node_flush(n, link);
 		return;
 	case FRAME_BYE:
@@ -639,6 +670,31 @@ void node_input(struct node *n, int link, const void *bytes, size_t len, uint64_
 	dispatch(n, link, &f, bytes, len);
 }
 
+void node_set_root(struct node *n)
+{
+	n->root = true;
+	n->position = n->route.position = n->wanted = 0;
+}
+
+int node_down(struct node *n, const struct frame *f, const uint64_t *ids)
+{
+	int way = route_towards(&n->route, f->position);
+	if (way < 0 || n->route.slots[way].state != SLOT_CHILD || !n->child[way].up)
+		return -ENOTCONN;
+	return node_emit(n, way, f, ids);
+}
+
+void node_signal(struct node *n, const void *bytes, size_t len, uint64_t now_ms)
+{
+	struct frame f;
+	n->now_ms = now_ms;
+	if (frame_decode(bytes, len, &f) < 0 || f.type != FRAME_SIGNAL || (f.flags & FRAME_ANSWER)) {
+		n->stats.refused++;
+		return;
+	}
+	on_offer(n, NODE_SOCKET, &f, bytes, len);
+}
+
 void node_set_workers(struct node *n, uint32_t workers, uint64_t now_ms)
 {
 	n->now_ms = now_ms;
@@ -646,6 +702,13 @@ void node_set_workers(struct node *n, uint32_t workers, uint64_t now_ms)
 	n->demand_due = true;
 	node_work_demand(n);
 	node_work_start(n);
+}
+
+void node_use_socket(struct node *n, uint64_t now_ms)
+{
+	n->now_ms = n->socket_from_ms = now_ms;
+	if (!n->attached)
+		way_up_changed(n);
 }
 
 void node_set_mode(struct node *n, enum route_mode mode)
@@ -682,7 +745,16 @@ static void tick_links(struct node *n)
 		if (mute || link_stalled(&n->child[i], n->now_ms))
 			drop_child(n, i, true);
 	}
-	if (link_stalled(&n->parent, n->now_ms)) {
+	bool work = n->held.count + n->done.count + n->route.children > 0;
+	struct link *up = &n->parent;
+	if (up->up && work && n->now_ms >= MAX(up->heard_ms, up->pinged_ms) + NODE_PING_MS) {
+		if (up->pinged_ms <= up->heard_ms)
+			n->unanswered_ms = n->now_ms;
+		up->pinged_ms = n->now_ms;
+		send_credit(n, NODE_PARENT, FRAME_PING);
+	}
+	bool deaf = up->pinged_ms > up->heard_ms && n->now_ms >= n->unanswered_ms + NODE_DEAF_MS;
+	if (up->up && (deaf || link_stalled(up, n->now_ms))) {
 		n->ops->close(n->user, NODE_PARENT);
 		parent_lost(n);
 	}

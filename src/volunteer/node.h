@@ -34,6 +34,11 @@ enum node_link {
 #define NODE_LIFE_MS 1000u            /* life sign while values are held */
 #define NODE_RESEND_MS 5000u
 #define NODE_HELLO_MS 5000u           /* a channel without hello is closed */
+#define NODE_SOCKET_MS 2000u          /* a first channel may take so long before the socket stands in */
+#define NODE_PING_MS 1000u            /* to the parent, while there is work */
+#define NODE_DEAF_MS 3000u            /* a parent that answers no ping is gone */
+
+struct frame;
 
 struct node_ops {
 	/* Called from within node_*(); must not call back. */
@@ -50,6 +55,9 @@ struct node_ops {
 	void (*take_answer)(void *user, const void *sdp, size_t len);
 	/* The parent is gone, or there is one again: for the master and for people. */
 	void (*parent_changed)(void *user, bool up, uint64_t position, uint32_t generation);
+	void (*child_changed)(void *user, bool up, uint64_t child, uint32_t generation);
+	/* The root only: what came up; via_tree is false for frames of the held WebSocket. */
+	void (*arrived)(void *user, int link, const struct frame *f);
 };
 
 struct node_stats {
@@ -69,6 +77,8 @@ void node_free(struct node *n);
 
 /* Cores to use; 0 pauses (what is being computed is finished). */
 void node_set_workers(struct node *n, uint32_t workers, uint64_t now_ms);
+/* No channel will come: the held WebSocket is the way up. */
+void node_use_socket(struct node *n, uint64_t now_ms);
 void node_set_mode(struct node *n, enum route_mode mode);
 
 /* Named mode: the master says that `child` will connect to this node, to stand at position.
@@ -77,6 +87,13 @@ int node_expect(struct node *n, uint64_t child, uint64_t position, uint32_t gene
 		uint64_t now_ms);
 /* Named mode: this node is to stand at position; NODE_NEXT is being made for it. */
 void node_assigned(struct node *n, uint64_t position, uint32_t generation, uint64_t now_ms);
+
+/* The root: position 0, nobody above; up-frames go to ops->arrived. */
+void node_set_root(struct node *n);
+/* The root sends a frame down to f->node at f->position. -ENOTCONN if no channel leads there. */
+int node_down(struct node *n, const struct frame *f, const uint64_t *ids);
+/* The root takes a SIGNAL frame that came from a joiner through the signaller. */
+void node_signal(struct node *n, const void *bytes, size_t len, uint64_t now_ms);
 
 void node_link_up(struct node *n, int link, uint64_t now_ms);
 void node_link_down(struct node *n, int link, uint64_t now_ms);

@@ -39,7 +39,7 @@ struct node {
 	uint64_t *child_reply;     /* where the answer to its offer goes; ROUTE_ANYWHERE: outside */
 	bool attached;             /* the parent has acknowledged our hello */
 	bool joining;              /* an offer for NODE_NEXT is out */
-	bool leaving;
+	bool leaving, root;
 	uint64_t joining_due;
 	uint64_t position;         /* as the present parent knows it */
 	uint64_t wanted;           /* the position asked for */
@@ -51,7 +51,9 @@ struct node {
 	struct VEC(struct done) done;
 	struct VEC(struct stored_signal) stored;
 	uint64_t cookie;
+	uint64_t socket_from_ms; /* the socket is a way up from then on */
 	uint64_t demand_ms; /* when it was last sent */
+	uint64_t unanswered_ms; /* of the first ping since the parent was heard */
 	bool demand_due, holds_due;
 	uint64_t now_ms;
 	struct node_stats stats;

@@ -166,7 +166,8 @@ void node_work_demand(struct node *n)
 		return;
 	uint64_t ids[FRAME_IDS_MAX];
 	struct frame f = { .type = FRAME_DEMAND, .node = n->self, .position = n->position,
-			   .credit = credit_of(n), .workers = n->workers };
+			   .credit = credit_of(n), .workers = n->workers,
+			   .generation = n->generation };
 	if (n->holds_due) {
 		f.flags = FRAME_HOLDS;
 		for (size_t i = 0; i < n->held.count && f.ids_count < FRAME_IDS_MAX; i++)

@@ -518,6 +518,15 @@ int tree_where(const struct tree *t, uint64_t node, struct tree_place *ret)
 	return 0;
 }
 
+int tree_target(const struct tree *t, uint64_t node, struct tree_place *ret)
+{
+	const struct tree_node *n = node_get(t, node);
+	if (!n)
+		return -ENOENT;
+	fill_place(t, n, n->next == ROUTE_ANYWHERE ? n->pos : n->next, ret);
+	return 0;
+}
+
 uint64_t tree_occupant(const struct tree *t, uint64_t position)
 {
 	const struct place *p = place_get(t, position);

@@ -68,6 +68,8 @@ bool tree_expire(struct tree *t, uint64_t now_ms, uint64_t *ret_node);
 enum tree_state tree_state(const struct tree *t, uint64_t node);
 /* -ENOENT if it has no place. A moving node's position is the old one until it is attached. */
 int tree_where(const struct tree *t, uint64_t node, struct tree_place *ret);
+/* Where it is to connect: its reservation, or where it stands. */
+int tree_target(const struct tree *t, uint64_t node, struct tree_place *ret);
 uint64_t tree_occupant(const struct tree *t, uint64_t position); /* 0 = none */
 /* True if every channel from the root down to the node stands. */
 bool tree_reachable(const struct tree *t, uint64_t node);
