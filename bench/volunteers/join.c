@@ -210,6 +210,7 @@ int main(int argc, char **argv)
 			load_run(url, (int)MIN(b.nodes - (uint32_t)i * LOAD_MAX, (uint32_t)LOAD_MAX));
 	}
 	progress(&b);
+	int status = 0;
 	uint64_t start = clock_boot_ns(), report = start;
 	struct master_stats s = { 0 };
 	do {
@@ -224,8 +225,10 @@ int main(int argc, char **argv)
 					(unsigned long)s.rtc.handshakes, (unsigned long)s.rtc.handshakes_bad);
 		}
 	} while ((s.connected < b.nodes || s.channels < b.nodes) &&
-		 waitpid(-1, NULL, WNOHANG) == 0 &&
+		 waitpid(-1, &status, WNOHANG) == 0 &&
 		 clock_boot_ns() < start + LIMIT_S * NS_PER_S);
+	if (status)
+		fprintf(stderr, "# a load process ended with status %x\n", (unsigned)status);
 	bool ok = s.connected >= b.nodes && s.channels >= b.nodes;
 	char name[32];
 	snprintf(name, sizeof(name), "join_%u%s", b.nodes, local ? "_local" : "");

@@ -270,7 +270,7 @@ int door_open(struct loop *l, struct master *m, const struct door_config *config
 		.pt_serv_buf_size = 65536, .timeout_secs = 15, .keepalive_timeout = 15,
 		.ssl_cert_filepath = config->cert, .ssl_private_key_filepath = config->key,
 		.alpn = "http/1.1", .vhost_name = "reclaim-door",
-		.ka_time = 15, .ka_interval = 5, .ka_probes = 3,
+		.retry_and_idle_policy = &text_queue_no_pings, .ka_time = 15, .ka_interval = 5, .ka_probes = 3,
 	};
 	if (!getenv("RECLAIM_LWS_DEBUG"))
 		lws_set_log_level(0, NULL);

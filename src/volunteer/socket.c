@@ -100,6 +100,7 @@ static int library_start(struct loop *l, struct diag *diag)
 		.port = CONTEXT_PORT_NO_LISTEN, .protocols = protocols,
 		.options = LWS_SERVER_OPTION_LIBUV | LWS_SERVER_OPTION_DO_SSL_GLOBAL_INIT,
 		.foreign_loops = loops, .gid = (gid_t)-1, .uid = (uid_t)-1,
+		.retry_and_idle_policy = &text_queue_no_pings,
 		.pt_serv_buf_size = 65536, .connect_timeout_secs = 10, .timeout_secs = 10,
 	};
 	if (!getenv("RECLAIM_LWS_DEBUG"))
@@ -177,6 +178,7 @@ int socket_open(struct loop *l, const char *url, const char *path, const struct 
 		.port = port, .path = path, .ssl_connection = tls ? LCCSCF_USE_SSL : 0,
 		.local_protocol_name = "reclaim-volunteer", .ietf_version_or_minus_one = -1,
 		.opaque_user_data = c, .alpn = "http/1.1",
+		.retry_and_idle_policy = &text_queue_no_pings,
 	};
 	/* The callback may come from within, with an error; then c is gone already. */
 	if (!lws_client_connect_via_info(&info))

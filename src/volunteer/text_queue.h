@@ -8,6 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* No validity pings: their timers stand in one sorted list, which thousands of sockets would walk
+ * for each message. Silence is judged by those who wait for something. */
+static const lws_retry_bo_t text_queue_no_pings = { 0 };
+
 struct text_message {
 	struct text_message *next;
 	size_t len;
