@@ -10,5 +10,6 @@ extern const struct command cli_guest_commands[]; /* run, submit, ps, show, logs
 extern const struct command cli_edge_commands[];  /* edge show, edge who, edge probe, edge remove */
 extern const struct command cli_lab_commands[];   /* lab run, lab shell, lab do, lab clean */
 extern const struct command cli_admin_commands[]; /* enrol, token, nodes, why, admin ... */
+extern const struct command cli_volunteer_commands[]; /* map, volunteer */
 
 #endif

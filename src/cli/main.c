@@ -14,6 +14,7 @@ static const struct command *const groups[] = {
 	cli_guest_commands,
 	cli_admin_commands,
 	cli_lab_commands,
+	cli_volunteer_commands,
 };
 
 int main(int argc, char **argv)

@@ -33,7 +33,6 @@ struct connection {
 	struct strbuf in;
 	bool socket, closing;
 	const struct door_file *file; /* being sent */
-	struct door_file function;
 	size_t sent;
 };
 
@@ -65,28 +64,30 @@ static const struct master_socket_ops socket_ops = { socket_send_text, socket_sh
 
 /* ---- files ---- */
 
+static const struct door_file *named(const struct door_file *files, size_t count, const char *path)
+{
+	for (size_t i = 0; i < count; i++) {
+		if (strcmp(files[i].path, path) == 0)
+			return &files[i];
+	}
+	return NULL;
+}
+
 static const struct door_file *find_file(struct connection *c, const char *path)
 {
 	struct door *d = c->door;
 	static const char prefix[] = DOOR_FUNCTION_PATH;
 	size_t n = sizeof(prefix) - 1;
-	if (strncmp(path, prefix, n) == 0 && d->config.function) {
+	if (strncmp(path, prefix, n) == 0) {
 		const char *invite = master_invite(d->master), *name = strchr(path + n, '/');
 		size_t len = name ? (size_t)(name - path - n) : 0;
-		if (!name || len != strlen(invite) || CRYPTO_memcmp(invite, path + n, len) != 0 ||
-		    strcmp(name + 1, d->config.function_name) != 0)
+		if (!name || len != strlen(invite) || CRYPTO_memcmp(invite, path + n, len) != 0)
 			return NULL;
-		c->function = (struct door_file){ path, d->config.function_type, d->config.function,
-						  d->config.function_len };
-		return &c->function;
+		return named(d->config.functions, d->config.functions_count, name);
 	}
 	if (strcmp(path, "/") == 0)
 		path = "/index.html";
-	for (size_t i = 0; i < d->config.files_count; i++) {
-		if (strcmp(d->config.files[i].path, path) == 0)
-			return &d->config.files[i];
-	}
-	return NULL;
+	return named(d->config.files, d->config.files_count, path);
 }
 
 static int add_header(struct lws *wsi, const char *name, const char *value, unsigned char **at,

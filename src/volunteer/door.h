@@ -35,10 +35,9 @@ struct door_config {
 	const char *cert, *key; /* PEM files; NULL = in clear, on loopback only */
 	const struct door_file *files; /* static; ends with a NULL path */
 	size_t files_count;
-	/* Served below DOOR_FUNCTION_PATH INVITE/NAME to whoever knows the invitation. */
-	const char *function_name, *function_type;
-	const void *function;
-	size_t function_len;
+	/* Served below DOOR_FUNCTION_PATH INVITE/PATH to whoever knows the invitation. */
+	const struct door_file *functions;
+	size_t functions_count;
 };
 
 struct door_stats {

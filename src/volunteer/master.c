@@ -733,6 +733,11 @@ struct lend *master_lend(struct master *m)
 	return m->lend;
 }
 
+const struct rtc *master_rtc(const struct master *m)
+{
+	return m->rtc;
+}
+
 const char *master_invite(const struct master *m)
 {
 	return m->invite;

@@ -63,6 +63,7 @@ int master_new(struct loop *l, const struct master_config *config, const struct 
 	       void *user, struct master **ret, struct diag *diag);
 void master_free(struct master *m);
 struct lend *master_lend(struct master *m);
+const struct rtc *master_rtc(const struct master *m);
 const char *master_invite(const struct master *m);
 /* Values were put: lend them. */
 void master_pump(struct master *m);
