@@ -179,6 +179,7 @@ void ejob_ended(struct engine *e, struct ejob *j, enum control_end end, int stat
 	/* Only a reclaim's move may still bring something; and only while somebody sends it. */
 	if (j->move_pending &&
 	    (end == CONTROL_END_LEASE || end == CONTROL_END_DONE || !j->dest[0] ||
+	     strcmp(j->saved.digest, j->durable.digest) == 0 || /* what it had last is safe */
 	     (!j->saved.digest[0] && j->durable.epoch == j->epoch) || j->saved.epoch != j->epoch))
 		j->move_pending = false;
 	if (rest_job_state_is_final(j->state))
@@ -281,6 +282,7 @@ static void hello_jobs(struct engine *e, struct enode *n, uint64_t now_ns)
 		if (j && j->alive && !rest_job_state_is_final(j->state)) {
 			job_report(e, j, &h->jobs[i], now_ns);
 			j->told_start = true;
+			ejob_tell_durable(e, j);
 		} else if (!ended || !j || !j->move_pending) {
 			/* Not ours any more: over, or given to another machine since. */
 			send_stop(e, n->name, h->jobs[i].job, h->jobs[i].epoch, "this incarnation is over");

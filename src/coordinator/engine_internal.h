@@ -165,6 +165,8 @@ void ejob_received(struct engine *e, struct ejob *j, const struct control_receiv
 		   const char *holder, uint64_t now_ns);
 void ejob_move_failed(struct engine *e, struct ejob *j, const char *why, uint64_t now_ns);
 void ejob_move_over(struct engine *e, struct ejob *j);
+/* Says once more that its newest image is safe elsewhere: a restart of ours may have swallowed it. */
+void ejob_tell_durable(struct engine *e, struct ejob *j);
 void engine_send_rates(struct engine *e);
 int engine_ticket(struct engine *e, const struct ejob *j, enum ticket_use use, uint64_t epoch,
 		  const char *image, const char *source, const char *destination, uint64_t remaining_ms,

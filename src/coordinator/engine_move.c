@@ -73,6 +73,18 @@ static void send_durable(struct engine *e, const struct ejob *j, const char *hol
 	POINT("coordinator.durable.told");
 }
 
+void ejob_tell_durable(struct engine *e, struct ejob *j)
+{
+	if (!j->durable.digest[0] || strcmp(j->saved.digest, j->durable.digest) != 0)
+		return;
+	for (size_t i = 0; i < j->durable.holders_count; i++) {
+		if (strcmp(j->durable.holders[i], j->node) == 0)
+			continue;
+		send_durable(e, j, j->durable.holders[i]);
+		return;
+	}
+}
+
 static bool commit(struct engine *e, struct ejob *j, const struct control_received *r,
 		   const char *holder)
 {

@@ -265,7 +265,9 @@ class Guest:
         self.output = b""
         self.image = None  # newest, digest
         self.image_seq = 0
+        self.image_output = 0
         self.final = False
+        self.step = None   # for a test that plays its program
 
 
 class Agent:
@@ -278,6 +280,8 @@ class Agent:
         self.who = campus.enrol("agent", name, *(["--owner", owner] if owner else []))
         self.slots = slots
         self.owner_state = "lent"
+        self.notice_fields = {}
+        self.deadline = 0
         self.guests = {}   # job -> Guest, newest epoch
         self.images = {}   # digest -> {"job", "epoch", "seq", ...}
         self.got = []      # every message of the coordinator
@@ -314,14 +318,19 @@ class Agent:
         r = {"job": g.job, "epoch": str(g.epoch), "state": g.state, "ran_ms": "1000",
              "output_offset": str(len(g.output))}
         if g.image:
-            r.update(image=g.image, image_seq=str(g.image_seq), image_bytes="1000")
+            r.update(image=g.image, image_seq=str(g.image_seq), image_bytes="1000",
+                     image_output=str(g.image_output))
         return r
+
+    def remaining(self):
+        return str(max(0, int((self.deadline - time.monotonic()) * 1000)))
 
     def hello(self):
         self.say("hello", node=self.name, owner_state=self.owner_state, transfer_port=7000,
                  host="127.0.0.1", shadow_keep=True, disk_free="1000000000000", window_ms="10000",
                  arch=os.uname().machine,
                  slots=[{"name": "s%d" % i, "cores_milli": "1000"} for i in range(self.slots)],
+                 remaining_ms=self.remaining(), **self.notice_fields,
                  jobs=[self.report(g) for g in self.guests.values()],
                  images=[dict(v, image=k) for k, v in self.images.items()])
 
@@ -346,6 +355,7 @@ class Agent:
             with self.lock:
                 self.seq += 1
                 self.say("status", seq=str(self.seq), owner_state=self.owner_state,
+                         remaining_ms=self.remaining(),
                          disk_free="1000000000000",
                          jobs=[self.report(g) for g in self.guests.values()])
             self.cut.wait(0.1)
@@ -415,17 +425,19 @@ class Agent:
         with self.lock:
             g.image = digest
             g.image_seq += 1
+            g.image_output = len(g.output)
             g.final = final
             self.images[digest] = {"job": g.job, "epoch": str(g.epoch), "seq": str(g.image_seq),
-                                   "bytes": "1000"}
+                                   "bytes": "1000", "output_offset": str(len(g.output))}
             self.say("saved", job=g.job, epoch=str(g.epoch), seq=str(g.image_seq), image=digest,
                      bytes="1000", new_bytes="1000", output_offset=str(len(g.output)), final=final)
 
-    def received(self, job, epoch, seq, digest):
+    def received(self, job, epoch, seq, digest, output=0):
         with self.lock:
-            self.images[digest] = {"job": job, "epoch": str(epoch), "seq": str(seq), "bytes": "1000"}
+            self.images[digest] = {"job": job, "epoch": str(epoch), "seq": str(seq), "bytes": "1000",
+                                   "output_offset": str(output)}
             self.say("received", job=job, epoch=str(epoch), seq=str(seq), image=digest,
-                     bytes_wire="1000", ms="10")
+                     bytes_wire="1000", ms="10", output_offset=str(output))
 
     def ended(self, g, end, status=0):
         with self.lock:
@@ -437,6 +449,8 @@ class Agent:
     def notice(self, window_ms=10000):
         with self.lock:
             self.owner_state = "notice"
+            self.notice_fields = {"mode": "notice", "notice_id": "n-1"}
+            self.deadline = time.monotonic() + window_ms / 1000
             for g in self.guests.values():
                 if g.state == "running":
                     g.state = "noticed"
@@ -447,6 +461,7 @@ class Agent:
     def owned(self):
         with self.lock:
             self.owner_state = "owned"
+            self.notice_fields = {}
             self.say("owner", state="owned")
 
     def guest(self, job, epoch):
