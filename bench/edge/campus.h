@@ -20,6 +20,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+struct nl_sock;
+
 enum campus_site { SITE_MACHINE_A = 0, SITE_HOSTS_A, SITE_MACHINE_B, SITE_HOSTS_B, SITE_C, SITE_COUNT };
 
 #define CAMPUS_SHORT_MAX (1u << 17)
@@ -39,7 +41,8 @@ struct campus_counts {
 };
 
 struct bench_campus {
-	int core, site[SITE_COUNT];
+	int core, site[SITE_COUNT], core_ifindex;
+	struct nl_sock *core_sock;
 	uint64_t core_bps;
 	struct campus_counts *counts;
 	pid_t sink, bulk[2], shorts[2];
@@ -62,7 +65,8 @@ void bench_campus_done(struct bench_campus *c);
 /* One measured stretch of time: what research got. */
 struct stretch {
 	double seconds;
-	double bulk_bps, short_bps, move_bps;
+	double bulk_bps, short_bps; /* payload that arrived */
+	double core_bps;            /* everything on the core link, headers included */
 	uint32_t short_first, short_count; /* in counts->short_us */
 };
 /* Short flows start afresh from seed, run for the time, and all of them end. */

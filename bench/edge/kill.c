@@ -52,6 +52,7 @@
 #define WATCH_US 4000  /* after a kill: longer than any queue on the way could hold a packet */
 #define READY_MS 3000
 #define SHAMS 5
+#define SHAM_TRIES 100
 #define RING_FRAME 256
 #define RING_FRAMES 16384
 
@@ -347,6 +348,9 @@ static void print_quantiles(const struct variant *v, const char *prefix, double 
 		v->system, prefix, n, values[n / 2], values[(n - 1) * 99 / 100], values[n - 1]);
 }
 
+static double p50_limit_us; /* as a test: fail above; 0 = only measure */
+static bool too_slow;
+
 enum series { SERIES_ALL, SERIES_OUT, SERIES_IN, SERIES_EXEC, SERIES_STEAL, SERIES_COUNT };
 
 static void report(const struct variant *v, const struct sample *samples, size_t n)
@@ -371,6 +375,8 @@ static void report(const struct variant *v, const struct sample *samples, size_t
 								  : both;
 		}
 		print_quantiles(v, prefix[series], values, count);
+		if (series == SERIES_ALL && p50_limit_us > 0 && count && values[count / 2] > p50_limit_us)
+			too_slow = true;
 	}
 	for (size_t i = 0; i < n; i++)
 		backlog_min = MIN(backlog_min, samples[i].backlog);
@@ -434,6 +440,7 @@ static int run_variant(struct bench *b, const struct variant *v, size_t count)
 	struct VEC(struct sample) samples = VEC_INIT;
 	pid_t world, guest, research = -1;
 	size_t misses = 0;
+	int seen = 0;
 	struct diag d = DIAG_INIT;
 
 	memset(&b->watch, 0, sizeof(b->watch));
@@ -447,12 +454,13 @@ static int run_variant(struct bench *b, const struct variant *v, size_t count)
 		edge_close(b->edge);
 		b->edge = NULL;
 	}
-	for (int i = 0; i < SHAMS; i++) {
+	/* Not each one: on a busy machine the traffic itself may pause for that long. */
+	for (int i = 0; i < SHAM_TRIES && seen < SHAMS && !v->research; i++) {
 		struct sample s;
 
-		if (!v->research && kill_once(b, v, true, &s))
-			CHECK(s.out_us > WATCH_US / 4 && s.in_us > WATCH_US / 4);
+		seen += kill_once(b, v, true, &s) && s.out_us > WATCH_US / 4 && s.in_us > WATCH_US / 4;
 	}
+	CHECK(v->research || seen == SHAMS);
 	while (samples.count < MAX(count / v->part, (size_t)1) && misses < 10) {
 		struct sample s;
 
@@ -491,13 +499,15 @@ int main(int argc, char **argv)
 	const char *why, *only = NULL;
 	int opt, failed = 0;
 
-	while ((opt = getopt(argc, argv, "n:c:s:")) != -1) {
+	while ((opt = getopt(argc, argv, "n:c:s:x:")) != -1) {
 		if (opt == 'n')
 			count = strtoul(optarg, NULL, 10);
 		else if (opt == 'c')
 			b.cut = optarg;
 		else if (opt == 's')
 			only = optarg;
+		else if (opt == 'x')
+			p50_limit_us = atof(optarg);
 		else
 			return 2;
 	}
@@ -505,7 +515,7 @@ int main(int argc, char **argv)
 	if (why) {
 		fprintf(stderr, "skipped: kill_switch: %s\n", why);
 		testnet_done(&b.net);
-		return 0;
+		return p50_limit_us > 0 ? 77 : 0;
 	}
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	rng_init(&b.rng, 1);
@@ -517,5 +527,5 @@ int main(int argc, char **argv)
 		failed |= run_variant(&b, &variants[i], count);
 	}
 	testnet_done(&b.net);
-	return failed;
+	return failed || too_slow;
 }

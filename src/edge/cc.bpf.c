@@ -7,8 +7,7 @@
  * trips at that rate, so that loss costs no time. It neither probes for more
  * nor gives way to loss, which is what a floor means; if more than a quarter
  * is lost the grant was wrong for this path, and it halves, at most to an
- * eighth. Without SO_MAX_PACING_RATE nothing was granted and it stays at a
- * minimal window.
+ * eighth. Without SO_MAX_PACING_RATE nothing was granted: then it is Reno.
  *
  * reclaim_yield: for what may wait. Once per round trip it compares the least
  * delay of that round with the least ever; above 1 ms of queue, or when the
@@ -46,6 +45,7 @@ struct inet_sock {
 } RELOCATE;
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
+	__u8 icsk_ca_state : 5;
 	__u64 icsk_ca_priv[13];
 } RELOCATE;
 struct tcp_sock {
@@ -65,6 +65,7 @@ struct tcp_congestion_ops {
 	char name[16];
 };
 
+#define CA_RECOVERY 3   /* TCP_CA_Recovery; TCP_CA_Loss is 4 */
 #define PACING_NEEDED 1 /* SK_PACING_NEEDED: TCP's own timer, no fq qdisc */
 
 static __always_inline struct tcp_sock *tcp_of(struct sock *sk)
@@ -92,6 +93,8 @@ struct floor {
 	__u32 round_end; /* tp->delivered at which this round is over */
 	__u32 delivered, lost; /* when it began */
 	__u32 eighths;   /* of the granted rate that are sent */
+	__u32 acked_to;  /* Reno: tp->delivered that is accounted for */
+	__u32 acked;     /* Reno: towards the next packet of window */
 };
 
 SEC("struct_ops/floor_init")
@@ -102,6 +105,8 @@ void BPF_PROG(floor_init, struct sock *sk)
 	f->round_end = f->delivered = tcp_of(sk)->delivered;
 	f->lost = tcp_of(sk)->lost;
 	f->eighths = 8;
+	f->acked_to = f->delivered;
+	f->acked = 0;
 	sk->sk_pacing_status = PACING_NEEDED;
 }
 
@@ -120,15 +125,39 @@ static __always_inline void floor_round(struct floor *f, const struct tcp_sock *
 	f->round_end = tp->delivered + tp->snd_cwnd / 2 + 1;
 }
 
+/* The window of RFC 5681, by what was delivered since the last look. */
+static __always_inline __u32 reno_cwnd(struct floor *f, const struct tcp_sock *tp, bool losing)
+{
+	__u32 acked = tp->delivered - f->acked_to, cwnd = tp->snd_cwnd;
+
+	f->acked_to = tp->delivered;
+	if (losing)
+		return cwnd < tp->snd_ssthresh ? cwnd : tp->snd_ssthresh;
+	if (cwnd < tp->snd_ssthresh)
+		return cwnd + acked;
+	f->acked += acked;
+	if (f->acked >= cwnd) {
+		f->acked = 0;
+		cwnd++;
+	}
+	return cwnd;
+}
+
 SEC("struct_ops/floor_control")
 void BPF_PROG(floor_control, struct sock *sk)
 {
 	struct tcp_sock *tp = tcp_of(sk);
 	struct floor *f = priv_of(sk);
-	__u64 rate = sk->sk_max_pacing_rate, rtt_us = tp->srtt_us >> 3, cwnd = CWND_IDLE;
+	__u64 rate = sk->sk_max_pacing_rate, rtt_us = tp->srtt_us >> 3, cwnd;
 
 	floor_round(f, tp);
-	if (rate != RATE_NONE && rate > 0) {
+	if (rate == RATE_NONE || rate == 0) {
+		bool losing = ((struct inet_connection_sock *)sk)->icsk_ca_state >= CA_RECOVERY;
+
+		sk->sk_pacing_rate = RATE_NONE;
+		cwnd = reno_cwnd(f, tp, losing);
+	} else {
+		f->acked_to = tp->delivered;
 		rate = rate * f->eighths / 8;
 		if (rtt_us == 0)
 			rtt_us = 1000;
@@ -137,13 +166,17 @@ void BPF_PROG(floor_control, struct sock *sk)
 		       CWND_IDLE;
 		sk->sk_pacing_rate = rate;
 	}
-	tp->snd_cwnd = clamp_cwnd(tp, cwnd);
+	tp->snd_cwnd = clamp_cwnd(tp, cwnd < CWND_MIN ? CWND_MIN : cwnd);
 }
 
 SEC("struct_ops/floor_ssthresh")
 __u32 BPF_PROG(floor_ssthresh, struct sock *sk)
 {
-	return tcp_of(sk)->snd_cwnd;
+	__u32 cwnd = tcp_of(sk)->snd_cwnd;
+
+	if (sk->sk_max_pacing_rate != RATE_NONE)
+		return cwnd;
+	return cwnd / 2 < CWND_MIN ? CWND_MIN : cwnd / 2;
 }
 
 SEC("struct_ops/floor_undo")

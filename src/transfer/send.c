@@ -251,7 +251,7 @@ static int worker_grow(struct send_session *s, struct worker *w, bool delta)
 		r = -ENOMEM;
 	if (r == 0 && !delta && !w->cctx && !(w->cctx = ZSTD_createCCtx()))
 		r = -ENOMEM;
-	if (r == 0 && delta && !w->base && !(w->base = aligned_alloc(4096, size)))
+	if (r == 0 && delta && !w->base && !(w->base = malloc(size)))
 		r = -ENOMEM;
 	if (r == 0 && delta && !w->coder)
 		r = delta_coder_new(size, &w->coder);
@@ -348,17 +348,8 @@ static enum transfer_codec codec_for(struct send_session *s, uint32_t i, bool as
 	return codec_choose(&s->model, true, delta);
 }
 
-/* What went into the connection since the last count, TLS and all. */
-static void count_bytes(struct send_session *s, const struct link *l, uint64_t *counted)
-{
-	uint64_t now = link_bytes_out(l);
-
-	s->stats->bytes_sent += now - *counted;
-	*counted = now;
-}
-
 static int chunk_send(struct send_session *s, struct worker *w, struct link *l, uint32_t i,
-		      bool as_stored, uint64_t *counted, struct diag *diag)
+		      bool as_stored, struct diag *diag)
 {
 	uint8_t frame[TRANSFER_HEADER_LEN + TRANSFER_CHUNK_BODY_LEN];
 	struct transfer_chunk head;
@@ -382,7 +373,7 @@ static int chunk_send(struct send_session *s, struct worker *w, struct link *l, 
 	if (r < 0)
 		return r;
 	codec_sent(&s->model, n, clock_boot_ns() - start);
-	count_bytes(s, l, counted);
+	s->stats->bytes_sent += n;
 	s->stats->chunks_sent++;
 	s->stats->chunks_delta += head.codec == TRANSFER_DELTA;
 	s->stats->chunks_zstd += head.codec == TRANSFER_ZSTD;
@@ -391,10 +382,9 @@ static int chunk_send(struct send_session *s, struct worker *w, struct link *l, 
 
 void send_session_attach(struct send_session *s, struct link *l)
 {
-	struct worker w = { .chunk = aligned_alloc(4096, image_reader_manifest(s->image)->chunk_size) };
+	struct worker w = { .chunk = malloc(image_reader_manifest(s->image)->chunk_size) };
 	struct diag diag = DIAG_INIT;
 	bool as_stored, entered = false;
-	uint64_t counted = 0;
 	unsigned slot = 0;
 	uint32_t i;
 	int r = w.chunk ? 0 : -ENOMEM;
@@ -411,8 +401,7 @@ void send_session_attach(struct send_session *s, struct link *l)
 	if (entered) {
 		pacer_add(s->p.pacer, l);
 		while (r == 0 && next_chunk(s, &i, &as_stored))
-			r = chunk_send(s, &w, l, i, as_stored, &counted, &diag);
-		count_bytes(s, l, &counted);
+			r = chunk_send(s, &w, l, i, as_stored, &diag);
 		pacer_remove(s->p.pacer, l);
 		if (r < 0)
 			fail(s, r, &diag);
@@ -684,7 +673,6 @@ void send_session_run(struct send_session *s, struct link *control, struct sessi
 		r = transfer(s, control, body, end, &diag);
 	else
 		data_links_end(s, NULL, 0, true);
-	s->stats->bytes_sent += link_bytes_out(control);
 	if (r < 0)
 		end_set(end, r, &diag);
 }
