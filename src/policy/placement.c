@@ -26,12 +26,12 @@
 struct work {
 	const struct network *net;
 	const struct placement_node *nodes;
-	size_t nodes_count;
+	size_t nodes_count, rank_count;
 	const struct placement_job *jobs;
 	size_t jobs_count;
 	const struct placement_config *config;
 	struct arena arena;
-	uint32_t *rank;      /* nodes, longest-lasting first */
+	const uint32_t *rank; /* nodes, longest-lasting first */
 	uint32_t *skip;      /* rank position -> next position worth looking at */
 	uint32_t *slots;     /* left, by node */
 	uint64_t *mem, *disk;
@@ -136,6 +136,18 @@ static double p_fits(const struct work *w, const struct placement_job *j, double
 	return left < 0 ? 0 : 1 - 0.5 * exp(-1.7 * left / (spread * move_s));
 }
 
+/* The chance that its owner's window will not be enough for this job to get away again. */
+static double p_miss_there(const struct work *w, const struct placement_node *n,
+			   const struct placement_job *j)
+{
+	uint32_t up = w->net->node_up[n - w->nodes];
+	double need = j->save_again_s + j->image_bytes / fmax(w->budget[up], 1);
+	if (n->window_s < 0 || w->config->deadline_blind)
+		return 1;
+	double x = 1.7 * (n->window_s - need) / fmax(0.15 * need, 1e-3);
+	return 1 / (1 + exp(fmin(fmax(x, -60), 60)));
+}
+
 static bool score(const struct work *w, const struct placement_job *j, uint32_t node, bool stage,
 		  struct option_score *ret)
 {
@@ -154,7 +166,8 @@ static bool score(const struct work *w, const struct placement_job *j, uint32_t 
 	ret->survival = stage ? 1 : survival(w, n, j);
 	double weight = w->config->downtime_weight > 0 ? w->config->downtime_weight : 1;
 	double down = j->slots * weight * (ret->arrive_s + j->restart_s);
-	double leave = (1 - ret->survival) * (j->loss_per_reclaim_s + j->slots * j->restart_s);
+	double leave = (1 - ret->survival) *
+		       (j->loss_per_reclaim_s * p_miss_there(w, n, j) + j->slots * j->restart_s);
 	ret->score = j->unsaved_work_s * ret->p_fit - down - leave -
 		     w->config->byte_price * ret->bytes * ret->path_count;
 	return true;
@@ -163,7 +176,7 @@ static bool score(const struct work *w, const struct placement_job *j, uint32_t 
 /* Next position in the ranking at or after i that still has slots (path halving). */
 static uint32_t position(struct work *w, uint32_t i)
 {
-	while (i < w->nodes_count && w->skip[i] != i)
+	while (i < w->rank_count && w->skip[i] != i)
 		i = w->skip[i] = w->skip[w->skip[i]];
 	return i;
 }
@@ -224,7 +237,7 @@ static void search(struct work *w, size_t job, struct option_score *best, struct
 	for (size_t i = 0; i < j->have_count; i++)
 		(void)weigh(w, job, j->have[i].node, best, p);
 	/* The ranking mixes kinds, so the walk is longer than what it finds, but bounded. */
-	for (uint32_t i = position(w, 0); i < w->nodes_count && found < most && looked < 64 * most;
+	for (uint32_t i = position(w, 0); i < w->rank_count && found < most && looked < 64 * most;
 	     i = position(w, i + 1), looked++)
 		found += weigh(w, job, w->rank[i], best, p);
 }
@@ -236,7 +249,7 @@ static void search_stage(struct work *w, size_t job, struct option_score *best)
 	size_t most = w->config->candidates_max ? w->config->candidates_max : CANDIDATES_DEFAULT;
 	size_t found = 0;
 	best->node = PLACEMENT_NONE;
-	for (uint32_t i = 0; i < w->nodes_count && found < most; i++) {
+	for (uint32_t i = 0; i < w->rank_count && found < most; i++) {
 		uint32_t node = w->rank[i];
 		struct option_score o;
 		const struct placement_node *n = &w->nodes[node];
@@ -279,38 +292,56 @@ static int ranked_node_order(const void *a, const void *b)
 	return x->node < y->node ? -1 : x->node > y->node;
 }
 
+static void rank_make(const struct work *w, struct ranked_node *order, uint32_t *ret)
+{
+	size_t n = w->nodes_count;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct placement_node *p = &w->nodes[i];
+		double s = p->survival >= 0 && p->survival <= 1 ? -log(fmax(p->survival, 1e-300)) :
+								  p->hazard_per_s;
+		order[i] = (struct ranked_node){ i, w->config->hazard_blind ? 0 : s };
+	}
+	qsort(order, n, sizeof(*order), ranked_node_order);
+	for (uint32_t i = 0; i < n; i++)
+		ret[i] = order[i].node;
+}
+
 static int work_init(struct work *w)
 {
 	struct arena *a = &w->arena;
 	size_t n = w->nodes_count, links = w->net->links_count;
-	struct ranked_node *order = arena_alloc(a, (n + 1) * sizeof(*order));
-	w->rank = arena_alloc(a, (n + 1) * sizeof(uint32_t));
-	w->skip = arena_alloc(a, (n + 2) * sizeof(uint32_t));
+	struct ranked_node *order = NULL;
+	uint32_t *rank = NULL;
+	if (!w->config->rank) {
+		order = arena_alloc(a, (n + 1) * sizeof(*order));
+		rank = arena_alloc(a, (n + 1) * sizeof(uint32_t));
+		if (!order || !rank)
+			return -ENOMEM;
+	}
+	w->rank = rank ? rank : w->config->rank;
+	w->rank_count = order ? n : w->config->rank_count;
+	w->skip = arena_alloc(a, (w->rank_count + 2) * sizeof(uint32_t));
 	w->slots = arena_alloc(a, (n + 1) * sizeof(uint32_t));
 	w->mem = arena_alloc(a, (n + 1) * sizeof(uint64_t));
 	w->disk = arena_alloc(a, (n + 1) * sizeof(uint64_t));
 	w->busy = arena_alloc(a, (links + 1) * sizeof(double));
 	w->budget = arena_alloc(a, (links + 1) * sizeof(double));
 	w->avoid_link = arena_alloc(a, (w->jobs_count + 1) * sizeof(uint32_t));
-	if (!order || !w->rank || !w->skip || !w->slots || !w->mem || !w->disk || !w->busy ||
+	if (!w->skip || !w->slots || !w->mem || !w->disk || !w->busy ||
 	    !w->budget || !w->avoid_link)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n; i++) {
-		const struct placement_node *p = &w->nodes[i];
-		double s = p->survival >= 0 && p->survival <= 1 ? -log(fmax(p->survival, 1e-300)) :
-								  p->hazard_per_s;
-		order[i] = (struct ranked_node){ i, w->config->hazard_blind ? 0 : s };
-		w->slots[i] = p->slots_free;
-		w->mem[i] = p->mem_free_bytes;
-		w->disk[i] = p->disk_free_bytes;
+		w->slots[i] = w->nodes[i].slots_free;
+		w->mem[i] = w->nodes[i].mem_free_bytes;
+		w->disk[i] = w->nodes[i].disk_free_bytes;
 	}
-	qsort(order, n, sizeof(*order), ranked_node_order);
-	for (uint32_t i = 0; i < n; i++) {
-		w->rank[i] = order[i].node;
-		const struct placement_node *p = &w->nodes[order[i].node];
+	if (order)
+		rank_make(w, order, rank);
+	for (uint32_t i = 0; i < w->rank_count; i++) {
+		const struct placement_node *p = &w->nodes[w->rank[i]];
 		w->skip[i] = p->lent && p->slots_free > 0 ? i : i + 1;
 	}
-	w->skip[n] = (uint32_t)n;
+	w->skip[w->rank_count] = (uint32_t)w->rank_count;
 	for (size_t l = 0; l < links; l++)
 		w->budget[l] = network_budget_bps(&w->net->links[l]);
 	for (size_t j = 0; j < w->jobs_count; j++)

@@ -38,6 +38,7 @@ struct placement_node {
 	uint32_t room;           /* shares a fate with its room */
 	double hazard_per_s;     /* reclaim + power-off rate ahead, mean over the job's horizon */
 	double survival;         /* to the end of the job's horizon, if the caller has it; < 0: exp(-hazard*horizon) */
+	double window_s;         /* notice that its owner gives; < 0 = not known */
 	double room_shock;       /* hazard_room_shock(): above 1, its room is leaving */
 };
 
@@ -58,6 +59,7 @@ struct placement_job {
 	uint32_t source;         /* node it is on, or that holds its image; PLACEMENT_NONE = fresh start */
 	double window_s;         /* INFINITY when nobody waits (a start, a background copy) */
 	double save_s;           /* until the image is complete, from now */
+	double save_again_s;     /* a later save at the destination, for the next time */
 	double image_bytes;      /* of the newest image */
 	double unsaved_work_s;   /* slot-seconds since the last durable image: what the move saves */
 	double restart_s;        /* restore at the destination */
@@ -93,6 +95,8 @@ struct placement_config {
 	double downtime_weight; /* slot-seconds that a second of downtime counts for; 0 = 1 */
 	double byte_price;   /* slot-seconds per byte on an uncongested path */
 	double uncertainty;  /* relative spread of path bandwidth for P(fits); 0 = 0.15 */
+	const uint32_t *rank;  /* nodes worth a look, longest-lasting first; NULL = all, ranked here */
+	size_t rank_count;
 	size_t candidates_max; /* nodes scored per job; 0 = 64 */
 	bool hazard_blind;   /* ablation: survival does not count */
 	bool topology_blind; /* ablation: paths count their first link only */

@@ -42,7 +42,8 @@ static struct placement_node node(double hazard)
 					.driver = 535,
 					.lent = true,
 					.hazard_per_s = hazard,
-					.survival = -1 };
+					.survival = -1,
+					.window_s = -1 };
 }
 
 static struct placement_job job(uint32_t source, double window, double image)

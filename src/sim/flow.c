@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sim/flow.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+
+int flows_init(struct flows *f, const struct network *net)
+{
+	size_t n = net->links_count + 1;
+	memset(f, 0, sizeof(*f));
+	f->net = net;
+	f->on_link = calloc(n, sizeof(*f->on_link));
+	f->capacity = calloc(n, sizeof(double));
+	f->demand = calloc(n, sizeof(double));
+	f->left = calloc(n, sizeof(double));
+	f->active_on = calloc(n, sizeof(uint32_t));
+	f->link_stamp = calloc(n, sizeof(uint32_t));
+	if (!f->on_link || !f->capacity || !f->demand || !f->left || !f->active_on ||
+	    !f->link_stamp)
+		return -ENOMEM;
+	for (size_t l = 0; l < net->links_count; l++)
+		f->capacity[l] = fmax(net->links[l].capacity_bps - net->links[l].research_bps, 0);
+	return 0;
+}
+
+void flows_done(struct flows *f)
+{
+	for (size_t l = 0; f->on_link && l < f->net->links_count; l++)
+		free(f->on_link[l].data);
+	free(f->on_link);
+	free(f->capacity);
+	free(f->demand);
+	free(f->left);
+	free(f->active_on);
+	free(f->link_stamp);
+	VEC_DONE(&f->items);
+	VEC_DONE(&f->free);
+	VEC_DONE(&f->touched);
+	VEC_DONE(&f->touched_links);
+	memset(f, 0, sizeof(*f));
+}
+
+double flow_left(const struct flow *f, double now_s)
+{
+	return fmax(f->bytes_left - f->rate * (now_s - f->at_s), 0);
+}
+
+double flow_end(const struct flow *f)
+{
+	return f->rate > 0 ? f->at_s + f->bytes_left / f->rate : INFINITY;
+}
+
+static int touch_link(struct flows *f, uint32_t link)
+{
+	if (f->link_stamp[link] == f->stamp)
+		return 0;
+	f->link_stamp[link] = f->stamp;
+	return VEC_PUSH(&f->touched_links, link);
+}
+
+static int touch_flow(struct flows *f, uint32_t flow)
+{
+	if (f->items.data[flow].stamp == f->stamp)
+		return 0;
+	f->items.data[flow].stamp = f->stamp;
+	return VEC_PUSH(&f->touched, flow);
+}
+
+/* All that a change on the touched links can reach. */
+static int reach(struct flows *f)
+{
+	for (size_t i = 0; i < f->touched_links.count; i++) {
+		uint32_t l = f->touched_links.data[i];
+		struct flow_list *list = &f->on_link[l];
+		for (size_t k = 0; k < list->count; k++) {
+			struct flow *x = &f->items.data[list->data[k]];
+			if (touch_flow(f, list->data[k]) < 0)
+				return -ENOMEM;
+			for (uint32_t j = 0; j < x->links_count; j++) {
+				uint32_t to = x->links[j];
+				/* What cannot be full carries no news further. */
+				if (f->demand[to] > f->capacity[to] && touch_link(f, to) < 0)
+					return -ENOMEM;
+			}
+		}
+	}
+	return 0;
+}
+
+static double narrow(const struct flows *f, const struct flow *x)
+{
+	double b = INFINITY;
+	for (uint32_t k = 0; k < x->links_count; k++)
+		b = fmin(b, f->left[x->links[k]]);
+	return b;
+}
+
+static void take(struct flows *f, struct flow *x, double rate)
+{
+	x->rate += rate;
+	for (uint32_t k = 0; k < x->links_count; k++)
+		f->left[x->links[k]] = fmax(f->left[x->links[k]] - rate, 0);
+}
+
+/* Floors first, scaled down together where they oversell a link; then max-min. */
+static void share(struct flows *f)
+{
+	size_t n = f->touched.count, open = n;
+	for (size_t i = 0; i < n; i++) {
+		struct flow *x = &f->items.data[f->touched.data[i]];
+		for (uint32_t k = 0; k < x->links_count; k++) {
+			f->left[x->links[k]] = f->capacity[x->links[k]];
+			f->active_on[x->links[k]] = 0;
+		}
+	}
+	/* A flow outside the set keeps its rate; it shares only links that are never full. */
+	for (size_t i = 0; i < n; i++) {
+		struct flow *x = &f->items.data[f->touched.data[i]];
+		x->rate = 0;
+		if (x->floor > 0)
+			take(f, x, fmin(x->floor, narrow(f, x)));
+		for (uint32_t k = 0; k < x->links_count; k++)
+			f->active_on[x->links[k]]++;
+	}
+	for (size_t i = 0; i < n; i++)
+		f->items.data[f->touched.data[i]].version |= 1u << 31; /* still open */
+	while (open > 0) {
+		double step = INFINITY;
+		for (size_t i = 0; i < n; i++) {
+			struct flow *x = &f->items.data[f->touched.data[i]];
+			if (!(x->version >> 31))
+				continue;
+			for (uint32_t k = 0; k < x->links_count; k++)
+				step = fmin(step, f->left[x->links[k]] / f->active_on[x->links[k]]);
+		}
+		if (!(step < INFINITY)) {
+			for (size_t i = 0; i < n; i++)
+				f->items.data[f->touched.data[i]].version &= ~(1u << 31);
+			break;
+		}
+		for (size_t i = 0; i < n; i++) {
+			struct flow *x = &f->items.data[f->touched.data[i]];
+			if (x->version >> 31)
+				take(f, x, step);
+		}
+		for (size_t i = 0; i < n; i++) {
+			struct flow *x = &f->items.data[f->touched.data[i]];
+			bool full = false;
+			if (!(x->version >> 31))
+				continue;
+			for (uint32_t k = 0; k < x->links_count; k++)
+				full |= f->left[x->links[k]] <= 1e-9 * f->capacity[x->links[k]];
+			if (!full)
+				continue;
+			x->version &= ~(1u << 31);
+			open--;
+			for (uint32_t k = 0; k < x->links_count; k++)
+				f->active_on[x->links[k]]--;
+		}
+	}
+}
+
+/* Recomputes from the links that were touched. */
+static int recompute(struct flows *f, double now_s)
+{
+	int r = reach(f);
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < f->touched.count; i++) {
+		struct flow *x = &f->items.data[f->touched.data[i]];
+		x->bytes_left = flow_left(x, now_s);
+		x->at_s = now_s;
+	}
+	share(f);
+	for (size_t i = 0; i < f->touched.count; i++) {
+		struct flow *x = &f->items.data[f->touched.data[i]];
+		x->version = (x->version + 1) & 0x7fffffff;
+	}
+	return 0;
+}
+
+static void begin(struct flows *f)
+{
+	f->stamp++;
+	f->touched.count = 0;
+	f->touched_links.count = 0;
+}
+
+int flow_add(struct flows *f, double now_s, double bytes, const uint32_t *links, uint32_t count,
+	     uint32_t user, uint32_t *ret_flow)
+{
+	uint32_t index;
+	if (f->free.count > 0) {
+		index = f->free.data[--f->free.count];
+	} else {
+		struct flow none = { 0 };
+		index = (uint32_t)f->items.count;
+		if (VEC_PUSH(&f->items, none) < 0)
+			return -ENOMEM;
+	}
+	struct flow *x = &f->items.data[index];
+	*x = (struct flow){ .bytes_left = bytes,
+			    .at_s = now_s,
+			    .links_count = count,
+			    .user = user,
+			    .version = x->version,
+			    .most = INFINITY,
+			    .active = true };
+	memcpy(x->links, links, count * sizeof(*links));
+	for (uint32_t k = 0; k < count; k++)
+		x->most = fmin(x->most, f->net->links[links[k]].capacity_bps);
+	begin(f);
+	for (uint32_t k = 0; k < count; k++) {
+		struct flow_list *list = &f->on_link[links[k]];
+		if (VEC_PUSH(list, index) < 0 || touch_link(f, links[k]) < 0)
+			return -ENOMEM;
+		f->demand[links[k]] += x->most;
+	}
+	f->active_count++;
+	*ret_flow = index;
+	return recompute(f, now_s);
+}
+
+int flow_remove(struct flows *f, uint32_t flow, double now_s)
+{
+	struct flow *x = &f->items.data[flow];
+	CHECK(x->active);
+	begin(f);
+	for (uint32_t k = 0; k < x->links_count; k++) {
+		struct flow_list *list = &f->on_link[x->links[k]];
+		for (size_t i = 0; i < list->count; i++) {
+			if (list->data[i] == flow) {
+				VEC_SWAP_REMOVE(list, i);
+				break;
+			}
+		}
+		/* News travels only where the link could have been full. */
+		if (f->demand[x->links[k]] > f->capacity[x->links[k]] &&
+		    touch_link(f, x->links[k]) < 0)
+			return -ENOMEM;
+		f->demand[x->links[k]] -= x->most;
+	}
+	x->active = false;
+	x->version = (x->version + 1) & 0x7fffffff;
+	f->active_count--;
+	if (VEC_PUSH(&f->free, flow) < 0)
+		return -ENOMEM;
+	return recompute(f, now_s);
+}
+
+void flow_floor(struct flows *f, uint32_t flow, double floor)
+{
+	f->items.data[flow].floor = floor;
+}
+
+int flows_update(struct flows *f, uint32_t flow, double now_s)
+{
+	begin(f);
+	for (uint32_t k = 0; k < f->items.data[flow].links_count; k++)
+		if (touch_link(f, f->items.data[flow].links[k]) < 0)
+			return -ENOMEM;
+	return recompute(f, now_s);
+}
+
+int flows_capacity(struct flows *f, uint32_t link, double capacity, double now_s)
+{
+	begin(f);
+	f->capacity[link] = capacity;
+	if (f->on_link[link].count == 0)
+		return 0;
+	if (touch_link(f, link) < 0)
+		return -ENOMEM;
+	return recompute(f, now_s);
+}
