@@ -20,7 +20,7 @@
 #include "base/check.h"
 
 /* A room is looked at again at most this often: bounds the work of a login storm. */
-#define ROOM_FLUSH_MIN_S 10.0
+#define ROOM_FLUSH_MIN_S 30.0
 #define BURST_S 600.0
 #define ROOM_RECENT_S 5400.0
 #define LEAVING_S 900.0
@@ -78,7 +78,7 @@ void hazard_free(struct hazard *h)
 	for (int t = 0; t < TABLE_COUNT; t++) {
 		for (int m = 0; m < MODEL_COUNT; m++)
 			for (int c = 0; c < HAZARD_CAUSE_COUNT; c++)
-				free(h->tables[t].factor[m][c]);
+				free(h->tables[t].factor[m][c]), free(h->tables[t].log_factor[m][c]);
 		free(h->tables[t].seen);
 		free(h->tables[t].expected);
 	}
@@ -185,12 +185,33 @@ static void recent_decay(struct recent *r, double now_s, double memory_s)
 	r->at_s = now_s;
 }
 
-/* Bins 1..RATIO_BINS of a ratio, half an e-fold each, 1 in the middle. */
-static uint8_t ratio_bin(double seen, double expected, double prior, double width)
+/* Widths of ratio bins, in e-folds, and their upper edges. */
+enum ratio { RATIO_BURST, RATIO_ROOM, RATIO_CAMPUS_HOUR, RATIO_CAMPUS_DAYS, RATIO_OWNER,
+	     RATIO_COUNT };
+static const struct {
+	double prior;
+	double edges[RATIO_BINS - 1]; /* exp((k - 4.5) * width) for widths 0.5 0.3 0.2 0.15 0.3 */
+} ratios[RATIO_COUNT] = {
+	{ 0.3, { 0.105399, 0.173774, 0.286505, 0.472367, 0.778801, 1.284025, 2.117, 3.490343,
+		 5.754603, 9.487736 } },
+	{ 1, { 0.25924, 0.349938, 0.472367, 0.637628, 0.860708, 1.161834, 1.568312, 2.117,
+	       2.857651, 3.857426 } },
+	{ 3, { 0.40657, 0.496585, 0.606531, 0.740818, 0.904837, 1.105171, 1.349859, 1.648721,
+	       2.013753, 2.459603 } },
+	{ 10, { 0.509156, 0.591555, 0.687289, 0.798516, 0.927743, 1.077884, 1.252323, 1.454991,
+		1.690459, 1.964033 } },
+	{ 2, { 0.25924, 0.349938, 0.472367, 0.637628, 0.860708, 1.161834, 1.568312, 2.117,
+	       2.857651, 3.857426 } },
+};
+
+/* Bins 1..RATIO_BINS of seen over expected, both shrunk; 1 falls in the middle. */
+static uint8_t ratio_bin(const struct recent *r, enum ratio kind)
 {
-	double r = log((seen + prior) / (expected + prior)) / width;
-	int b = (int)floor(r + 0.5) + RATIO_BINS / 2;
-	return (uint8_t)(1 + (b < 0 ? 0 : b < RATIO_BINS ? b : RATIO_BINS - 1));
+	double x = (r->seen + ratios[kind].prior) / (r->expected + ratios[kind].prior);
+	uint8_t b = 0;
+	while (b < RATIO_BINS - 1 && x >= ratios[kind].edges[b])
+		b++;
+	return (uint8_t)(1 + b);
 }
 
 static uint8_t count_bin(unsigned n)
@@ -221,19 +242,15 @@ void hazard_dyn(struct hazard *h, uint32_t owner, double now_s, uint8_t ret[DYN_
 	double leaving = room->leaving * exp((room->leaving_s - now_s) / LEAVING_S);
 	unsigned used = room->counts[HAZARD_OWNED], free_count = room->counts[HAZARD_LENT];
 
-	ret[TABLE_BURST - TABLE_DYN] = ratio_bin(room->burst.seen, room->burst.expected, 0.3, 0.5);
-	ret[TABLE_ROOM_RECENT - TABLE_DYN] =
-		ratio_bin(room->recent.seen, room->recent.expected, 1, 0.3);
+	ret[TABLE_BURST - TABLE_DYN] = ratio_bin(&room->burst, RATIO_BURST);
+	ret[TABLE_ROOM_RECENT - TABLE_DYN] = ratio_bin(&room->recent, RATIO_ROOM);
 	ret[TABLE_USE - TABLE_DYN] =
 		(uint8_t)(1 + (used + free_count ? used * 12 / (used + free_count) : 0));
 	ret[TABLE_LEFT - TABLE_DYN] = count_bin(free_count);
 	ret[TABLE_LEAVING - TABLE_DYN] = count_bin((unsigned)(leaving * 2));
-	ret[TABLE_CAMPUS_HOUR - TABLE_DYN] =
-		ratio_bin(h->campus_hour.seen, h->campus_hour.expected, 3, 0.2);
-	ret[TABLE_CAMPUS_DAYS - TABLE_DYN] =
-		ratio_bin(h->campus_days.seen, h->campus_days.expected, 10, 0.15);
-	ret[TABLE_OWNER_RECENT - TABLE_DYN] =
-		ratio_bin(o->recent.seen, o->recent.expected, 2, 0.3);
+	ret[TABLE_CAMPUS_HOUR - TABLE_DYN] = ratio_bin(&h->campus_hour, RATIO_CAMPUS_HOUR);
+	ret[TABLE_CAMPUS_DAYS - TABLE_DYN] = ratio_bin(&h->campus_days, RATIO_CAMPUS_DAYS);
+	ret[TABLE_OWNER_RECENT - TABLE_DYN] = ratio_bin(&o->recent, RATIO_OWNER);
 }
 
 double hazard_expert_rate(const struct expert *e, enum hazard_cause c)

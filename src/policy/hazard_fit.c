@@ -63,7 +63,8 @@ int hazard_tables_grow(struct hazard *h)
 			size_t cap = MAX(bins, d->cap + d->cap / 2);
 			for (int m = 0; m < MODEL_COUNT; m++) {
 				for (int c = 0; c < HAZARD_CAUSE_COUNT; c++)
-					if (floats_grow(&d->factor[m][c], d->cap, cap, 1) < 0)
+					if (floats_grow(&d->factor[m][c], d->cap, cap, 1) < 0 ||
+					    floats_grow(&d->log_factor[m][c], d->cap, cap, 0) < 0)
 						return -ENOMEM;
 			}
 			if (floats_grow(&d->seen, d->cap, cap, 0) < 0 ||
@@ -76,8 +77,11 @@ int hazard_tables_grow(struct hazard *h)
 	/* Until data speaks: signs of the owner mean a reclaim is near. */
 	if (!h->fitted) {
 		float *f = h->tables[TABLE_SIGNS].factor[MODEL_FULL][HAZARD_RECLAIM];
+		float *l = h->tables[TABLE_SIGNS].log_factor[MODEL_FULL][HAZARD_RECLAIM];
 		f[2] = 4;
 		f[3] = 20;
+		l[2] = logf(4);
+		l[3] = logf(20);
 	}
 	return 0;
 }
@@ -125,6 +129,16 @@ double hazard_product(const struct hazard *h, enum model m, enum hazard_cause c,
 	for (int t = 0; t < tables; t++)
 		p *= h->tables[t].factor[m][c][w->bin[t]];
 	return fmin(p, RATE_MAX_PER_S);
+}
+
+double hazard_log_product(const struct hazard *h, enum model m, enum hazard_cause c,
+			  const struct where *w)
+{
+	int tables = m == MODEL_FULL ? TABLE_COUNT : TABLE_DYN;
+	double sum = log(h->base[m][c]);
+	for (int t = 0; t < tables; t++)
+		sum += h->tables[t].log_factor[m][c][w->bin[t]];
+	return sum;
 }
 
 /* log of the chance of the table's counts if its factors are Gamma(a, a), up to a constant. */
@@ -307,6 +321,12 @@ static void model_fit(struct fit *f, int sweeps)
 			table_fit(f, t, s == sweeps - 1);
 	}
 	base_fit(f);
+	for (int t = 0; t < tables; t++) {
+		const float *factor = h->tables[t].factor[f->model][f->cause];
+		float *log_factor = h->tables[t].log_factor[f->model][f->cause];
+		for (size_t b = 0; b < h->tables[t].bins; b++)
+			log_factor[b] = factor[b] == 1 ? 0 : logf(factor[b]);
+	}
 }
 
 static int columns_make(const struct hazard *h, struct arena *arena, struct columns *ret)
@@ -372,6 +392,8 @@ int hazard_fit(struct hazard *h, double now_s)
 		return -ENOMEM;
 	for (int m = 0; m < MODEL_COUNT; m++) {
 		for (int c = 0; c < HAZARD_CAUSE_COUNT; c++) {
+			if (m == MODEL_FULL && hazard_model_of(c) != MODEL_FULL)
+				continue;
 			struct fit f = {
 				.h = h,
 				.cols = &columns,

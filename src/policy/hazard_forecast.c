@@ -85,7 +85,7 @@ void hazard_rate(struct hazard *h, uint32_t owner, double now_s, struct hazard_r
 	double rate = hazard_mix(h, HAZARD_RECLAIM,
 				 hazard_product(h, MODEL_FULL, HAZARD_RECLAIM, &w), now_s);
 	double off = hazard_mix(h, HAZARD_POWER_OFF,
-				hazard_product(h, MODEL_FULL, HAZARD_POWER_OFF, &w), now_s);
+				hazard_product(h, MODEL_PLAIN, HAZARD_POWER_OFF, &w), now_s);
 	double spread = exp(BAND * log_spread(h, &w));
 	*ret = (struct hazard_rate){
 		.per_s = rate, .low = rate / spread, .high = rate * spread, .off_per_s = off
@@ -123,7 +123,7 @@ static void ahead_init(struct ahead *a, struct hazard *h, uint32_t owner, double
 			const struct table_data *d = &h->tables[TABLE_DYN + i];
 			double usual = a->dyn[i] == DYN_NONE ? 0 : d->usual[MODEL_FULL][c];
 			a->usual[c] += usual;
-			a->log_dyn[c][i] = log(d->factor[MODEL_FULL][c][a->dyn[i]]) - usual;
+			a->log_dyn[c][i] = d->log_factor[MODEL_FULL][c][a->dyn[i]] - usual;
 		}
 		a->constant[c] = 0;
 		for (int i = 0; i < EXPERTS_PLAIN; i++)
@@ -133,6 +133,19 @@ static void ahead_init(struct ahead *a, struct hazard *h, uint32_t owner, double
 			a->mix[EXPERTS - 1] = 0;
 		}
 	}
+}
+
+static const struct fade *fade_at(struct hazard *h, double in_s)
+{
+	struct fade *f = &h->fades[(size_t)(in_s * 0.1) % FADES];
+	if (f->in_s == in_s && f->level > 0)
+		return f;
+	f->in_s = in_s;
+	f->calendar = exp(-in_s / STATIC_FADE_S);
+	f->level = exp(-in_s / LEVEL_FADE_S);
+	for (int i = 0; i < DYN_COUNT; i++)
+		f->dyn[i] = exp(-in_s / dyn_fade_s[i]);
+	return f;
 }
 
 static void ahead_rates(const struct ahead *a, double in_s, double ret[HAZARD_CAUSE_COUNT])
@@ -146,17 +159,16 @@ static void ahead_rates(const struct ahead *a, double in_s, double ret[HAZARD_CA
 		return;
 	hazard_where(h, a->o, a->owner, hazard_slot(h, a->o, a->now_s + in_s),
 		     hazard_age_bin(a->age_s + in_s), a->o->origin, none, &w);
-	double fade[DYN_COUNT], fade_static = exp(-in_s / STATIC_FADE_S);
-	for (int i = 0; i < DYN_COUNT; i++)
-		fade[i] = exp(-in_s / dyn_fade_s[i]);
+	const struct fade *fade = fade_at(a->h, in_s);
 	for (int c = 0; c < HAZARD_CAUSE_COUNT; c++) {
-		double plain = log(hazard_product(h, MODEL_PLAIN, c, &w));
-		double full = log(hazard_product(h, MODEL_FULL, c, &w));
-		double rate = plain + fade_static * (full + a->usual[c] - plain);
-		if (c == HAZARD_RECLAIM)
-			rate += (1 - fade_static) * exp(-in_s / LEVEL_FADE_S) * a->log_level;
-		for (int i = 0; i < DYN_COUNT; i++)
-			rate += fade[i] * a->log_dyn[c][i];
+		double rate = hazard_log_product(h, MODEL_PLAIN, c, &w);
+		if (hazard_model_of(c) == MODEL_FULL) {
+			double full = hazard_log_product(h, MODEL_FULL, c, &w);
+			rate += fade->calendar * (full + a->usual[c] - rate) +
+				(1 - fade->calendar) * fade->level * a->log_level;
+			for (int i = 0; i < DYN_COUNT; i++)
+				rate += fade->dyn[i] * a->log_dyn[c][i];
+		}
 		ret[c] += a->mix[EXPERTS - 1] * exp(rate);
 	}
 }

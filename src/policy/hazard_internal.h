@@ -52,6 +52,7 @@ enum model { MODEL_PLAIN = 0, MODEL_FULL, MODEL_COUNT };
 
 struct table_data {
 	float *factor[MODEL_COUNT][HAZARD_CAUSE_COUNT];
+	float *log_factor[MODEL_COUNT][HAZARD_CAUSE_COUNT];
 	float *seen;     /* reclaims, at the last fit */
 	float *expected; /* reclaims by the other factors, full model, at the last fit */
 	size_t bins, cap;
@@ -101,6 +102,7 @@ struct room {
 	double flushed_s;
 };
 
+#define FADES 128
 #define EXPERTS_PLAIN 8
 #define EXPERTS (EXPERTS_PLAIN + 1)
 /* An adaptive rate with one memory. */
@@ -129,8 +131,17 @@ struct hazard {
 	double open_count, open_rate_sum, open_rate_cut_sum;
 	double experts_s;
 	double weight[EXPERTS]; /* at weight_s, unless NAN */
+	struct fade {
+		double in_s, dyn[DYN_COUNT], calendar, level;
+	} fades[FADES]; /* forecasts ask for the same instants ahead again and again */
 	double weight_s;
 };
+
+/* Power-offs follow the calendar; what the moment adds is not worth a model of its own. */
+static inline enum model hazard_model_of(enum hazard_cause c)
+{
+	return c == HAZARD_RECLAIM ? MODEL_FULL : MODEL_PLAIN;
+}
 
 /* Where in every table an exposure falls. */
 struct where {
@@ -144,6 +155,8 @@ void hazard_where(const struct hazard *h, const struct owner *o, uint32_t owner,
 		  struct where *ret);
 double hazard_product(const struct hazard *h, enum model m, enum hazard_cause c,
 		      const struct where *w);
+double hazard_log_product(const struct hazard *h, enum model m, enum hazard_cause c,
+			  const struct where *w);
 unsigned hazard_slot(const struct hazard *h, const struct owner *o, double now_s);
 unsigned hazard_age_bin(double age_s);
 extern const double hazard_age_edges_s[AGE_BINS - 1];
