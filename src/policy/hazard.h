@@ -113,6 +113,10 @@ void hazard_forecast(struct hazard *h, uint32_t owner, double now_s, double hori
 void hazard_curve(struct hazard *h, uint32_t owner, double now_s, double step_s, size_t count,
 		  double *ret);
 
+/* The same for one cause alone: a machine that keeps images must stay up, not stay lent. */
+void hazard_curve_cause(struct hazard *h, uint32_t owner, enum hazard_cause cause, double now_s,
+			double step_s, size_t count, double *ret);
+
 /* Reclaims seen in the owner's room in the last minutes over what was to be expected: above 1,
  * a group is arriving and neighbours are no safe place. */
 double hazard_room_shock(struct hazard *h, uint32_t owner, double now_s);

@@ -229,6 +229,20 @@ void hazard_curve(struct hazard *h, uint32_t owner, double now_s, double step_s,
 	}
 }
 
+void hazard_curve_cause(struct hazard *h, uint32_t owner, enum hazard_cause cause, double now_s,
+			double step_s, size_t count, double *ret)
+{
+	CHECK(owner < h->owners.count && cause < HAZARD_CAUSE_COUNT);
+	hazard_advance(h, now_s);
+	struct ahead a;
+	ahead_init(&a, h, owner, now_s);
+	for (size_t i = 0; i < count; i++) {
+		double rates[HAZARD_CAUSE_COUNT];
+		ahead_rates(&a, ((double)i + 0.5) * step_s, rates);
+		ret[i] = rates[cause];
+	}
+}
+
 double hazard_room_shock(struct hazard *h, uint32_t owner, double now_s)
 {
 	CHECK(owner < h->owners.count);

@@ -363,8 +363,8 @@ static int run_init(struct run *r)
 					       .stopped_s = NAN };
 	for (size_t i = 0; i < w->nodes.count; i++) {
 		r->nodes[i].free = w->nodes.data[i].slots;
-		r->nodes[i].jobs = NOBODY;
-		r->nodes[i].hazard_at_s = -INFINITY;
+		r->nodes[i].jobs = r->nodes[i].position = NOBODY;
+		r->nodes[i].hazard_at_s = r->nodes[i].off_at_s = -INFINITY;
 	}
 	r->jobs_left = w->jobs.count;
 	r->result->jobs = w->jobs.count;

@@ -76,6 +76,8 @@ struct sim_node {
 	double lent_since_s;
 	double next_leave_s; /* clairvoyant: when this lent time ends */
 	double hazard_at_s;  /* when placement_node.hazard_per_s was computed */
+	uint32_t position;   /* in the ranking, or NOBODY */
+	double off_rate, off_at_s;
 	struct VEC(uint32_t) homed; /* jobs that copy to it, and some that did */
 };
 

@@ -32,7 +32,7 @@ void job_settle(struct run *r, struct sim_job *j)
 {
 	if (j->pending_s < 0 || j->pending_ready_s > r->now_s)
 		return;
-	j->durable_s = fmax(j->durable_s, j->pending_s);
+	j->durable_s = j->pending_s;
 	j->image_at = r->system->store == STORE_PEER ? j->home : store(r);
 	j->pending_s = -1;
 }
@@ -63,6 +63,7 @@ static void slots_give(struct run *r, uint32_t node, uint32_t slots)
 	if (r->nodes[node].state == HAZARD_LENT) {
 		r->slots_free += slots;
 		r->queue_dirty = true;
+		r->cursor = MIN(r->cursor, r->nodes[node].position);
 	}
 }
 
@@ -341,7 +342,7 @@ static void clairvoyant_move(struct run *r, uint32_t job)
 	if (r->counting)
 		r->result->stalled_s += model(r, job)->save_s * spec(r, job)->slots;
 	j->durable_s = j->done_s;
-	j->image_at = j->node;
+	j->image_at = NETWORK_NONE; /* it is wherever it will be needed */
 	job_release(r, job);
 	job_requeue(r, job, 0);
 }
@@ -513,16 +514,15 @@ void job_image_gone(struct run *r, uint32_t node)
 		if (j->state != JOB_RUNNING || j->home != node)
 			continue;
 		job_settle(r, j);
-		double had = j->image_at == node ? j->durable_s : -1;
 		plan_home(r, job);
-		if (j->home == node)
+		if (j->home == node || j->home == NETWORK_NONE)
 			continue;
-		if (had > 0 && j->home != NETWORK_NONE) {
-			j->pending_s = had;
+		/* The durable state is on its own disk too: it travels to the new home. Until it
+		 * is there, the old image waits on the machine that is off. */
+		if (j->image_at == node && j->durable_s > 0) {
+			j->pending_s = j->durable_s;
 			j->pending_ready_s = r->now_s + model(r, job)->image_bytes /
 								plan_copy_bps(r, j->node, j->home);
-			j->durable_s = 0;
-			j->image_at = NETWORK_NONE;
 		} else if (j->pending_s >= 0) {
 			j->pending_s = -1; /* it went to the machine that is gone */
 		}

@@ -16,6 +16,9 @@
 #define RATE_FRESH_S 900.0
 #define HORIZON_STEPS 8
 #define HORIZON_STEP_S 1800.0
+/* Off once in some days, per second. */
+#define SERVER_SCORE 3e-6
+#define OFF_STEPS 6
 #define CURVE_STEPS 24
 #define CURVE_STEP_S 600.0
 #define CHECK_MAX_S 1800.0
@@ -80,8 +83,12 @@ static void rank_make(struct run *r)
 		r->error = -1;
 	} else {
 		r->rank.count = count;
-		for (size_t i = 0; i < count; i++)
+		for (size_t i = 0; i < n; i++)
+			r->nodes[i].position = NOBODY;
+		for (uint32_t i = 0; i < count; i++) {
 			r->rank.data[i] = k[i].node;
+			r->nodes[k[i].node].position = i;
+		}
 	}
 	r->lately.count = 0;
 	r->cursor = 0;
@@ -167,7 +174,7 @@ static size_t candidates(struct run *r, uint32_t slots, uint32_t ret[2 * CANDIDA
 		const struct sim_node *n = &r->nodes[r->rank.data[r->cursor]];
 		if (n->state == HAZARD_LENT && n->free > 0)
 			break;
-		/* Freed slots come back with the next ranking; lent ones through `lately`. */
+		/* Freed slots set the cursor back; the newly lent come through `lately`. */
 		r->cursor++;
 	}
 	for (size_t i = r->cursor; i < r->rank.count && count < CANDIDATES; i++) {
@@ -519,6 +526,17 @@ void plan_checkpoint(struct run *r, uint32_t job)
 		run_push(r, fmax(r->now_s, j->stall_until_s) + in, EVENT_CHECKPOINT, job, j->check);
 }
 
+/* Enough to be worth a new plan. */
+static bool rate_moved(struct run *r, uint32_t job)
+{
+	const struct sim_job *j = &r->jobs[job];
+	double scale, rate;
+	if (r->now_s - j->accrued_at_s < 30)
+		return false;
+	rate = rate_eff(r, job, &scale);
+	return rate > 1.5 * j->accrued_rate || rate < 0.5 * j->accrued_rate;
+}
+
 /* A reclaim in the room: the neighbours' rates have just changed. */
 void plan_room(struct run *r, uint32_t node)
 {
@@ -530,36 +548,57 @@ void plan_room(struct run *r, uint32_t node)
 		if (other == node)
 			continue;
 		for (uint32_t job = r->nodes[other].jobs; job != NOBODY; job = r->jobs[job].next)
-			if (r->jobs[job].state == JOB_RUNNING &&
-			    r->now_s - r->jobs[job].accrued_at_s > 30)
+			if (r->jobs[job].state == JOB_RUNNING && rate_moved(r, job))
 				plan_checkpoint(r, job);
 	}
 }
 
-/* Where its copies go: a machine that lasts, with room for it, and not its own room. */
+/* Chance per second that the machine goes off, over the hours ahead. */
+static double off_refresh(struct run *r, uint32_t node)
+{
+	struct sim_node *n = &r->nodes[node];
+	double ahead[OFF_STEPS], sum = 0;
+	if (r->now_s - n->off_at_s < 4 * RATE_FRESH_S)
+		return n->off_rate;
+	hazard_curve_cause(r->hazard, node, HAZARD_POWER_OFF, r->now_s, 7200, OFF_STEPS, ahead);
+	for (int i = 0; i < OFF_STEPS; i++)
+		sum += ahead[i];
+	n->off_at_s = r->now_s;
+	return n->off_rate = sum / OFF_STEPS;
+}
+
+/*
+ * Where its copies go: a machine that stays up (its owner's presence does no
+ * harm to an image), outside its own room, and as the likely next place one
+ * that lasts and has room.
+ */
 void plan_home(struct run *r, uint32_t job)
 {
 	struct sim_job *j = &r->jobs[job];
 	uint32_t rank[2 * CANDIDATES], best = NETWORK_NONE;
-	size_t n = candidates(r, spec(r, job)->slots, rank), good = 0;
+	size_t n = candidates(r, spec(r, job)->slots, rank);
 	uint32_t room = r->world->nodes.data[j->node].room;
 	if (j->home != NETWORK_NONE && j->home != j->node && j->home < r->world->nodes.count &&
 	    r->nodes[j->home].state == HAZARD_LENT && r->nodes[j->home].free > 0 &&
 	    j->image_at == j->home)
 		return; /* what lies there is worth keeping */
-	/* Not all to the same one: the job's number picks among the best few. */
-	for (size_t i = 0; i < n && good <= job % 4; i++) {
-		if (rank[i] == j->node || (j->gpu_type && r->places[rank[i]].gpu_type != j->gpu_type))
+	/* The file server keeps images too (it starts nothing); a peer is preferred while it is
+	 * about as likely to stay up, since it may also be where the job goes on. */
+	double best_score = SERVER_SCORE;
+	best = r->world->server;
+	uint32_t start = n ? job * 7 % n : 0; /* equal ones are shared out by the job's number */
+	for (size_t k = 0; k < n; k++) {
+		uint32_t node = rank[(start + k) % n];
+		if (node == j->node || (j->gpu_type && r->places[node].gpu_type != j->gpu_type))
 			continue;
-		if (r->world->nodes.data[rank[i]].room == room && r->world->rooms_count > 1)
-			continue;
-		best = rank[i];
-		good++;
+		double score = off_refresh(r, node) + 0.1 * r->places[node].hazard_per_s +
+			       (r->world->nodes.data[node].room == room ? 1e-5 : 0);
+		if (score < best_score * 0.95) {
+			best_score = score;
+			best = node;
+		}
 	}
-	for (size_t i = 0; best == NETWORK_NONE && i < r->rank.count; i++)
-		if (r->rank.data[i] != j->node && r->nodes[r->rank.data[i]].state == HAZARD_LENT)
-			best = r->rank.data[i];
 	j->home = best;
-	if (best != NETWORK_NONE && VEC_PUSH(&r->nodes[best].homed, job) < 0)
+	if (best < r->world->nodes.count && VEC_PUSH(&r->nodes[best].homed, job) < 0)
 		r->error = -1;
 }
