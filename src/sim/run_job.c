@@ -141,7 +141,7 @@ void job_requeue(struct run *r, uint32_t job, double ready_in_s)
 		run_push(r, r->now_s + ready_in_s, EVENT_READY, job, j->version);
 		return;
 	}
-	queue_put(r, j->fresh ? &r->fresh : &r->evicted, job);
+	queue_put(r, j->fresh || r->system->behind ? &r->fresh : &r->evicted, job);
 }
 
 /* Slots are taken here. The image, if any, must come first. */
@@ -196,6 +196,14 @@ void job_compute(struct run *r, uint32_t job)
 		j->gpu_type = r->world->nodes.data[j->node].gpu_type;
 	if (r->system->store == STORE_PEER && r->system->interval == EVERY_POLICY)
 		plan_home(r, job);
+	if (r->system->store == STORE_PEER && j->image_at == j->node && j->home != j->node &&
+	    j->home != NETWORK_NONE && j->durable_s > 0) {
+		/* After a move the image lies on this machine alone: out with a copy at once. */
+		double bytes = model(r, job)->image_bytes;
+		j->pending_s = j->durable_s;
+		j->pending_ready_s = r->now_s + bytes / plan_copy_bps(r, j->node, j->home);
+		r->result->background_bytes += bytes;
+	}
 	if (r->system->notice == NOTICE_TAKEOVER) {
 		/* The next lent machine of the same building computes along. */
 		uint32_t n = (uint32_t)r->world->nodes.count;
@@ -473,9 +481,7 @@ void job_flow_end(struct run *r, uint32_t flow)
 	if (j->state == JOB_MOVING) {
 		arrived(r, job);
 	} else if (j->state == JOB_FETCHING) {
-		if (r->system->store == STORE_PEER)
-			j->image_at = j->node;
-		j->state = JOB_RESTORING;
+		j->state = JOB_RESTORING; /* the image stays where it came from, too */
 		j->version++;
 		run_push(r, r->now_s + r->system->start_s + model(r, job)->restore_s,
 			 EVENT_RESTORED, job, j->version);

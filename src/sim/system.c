@@ -38,7 +38,7 @@ const struct system systems[] = {
 	{ .name = "slurm_resubmit",
 	  .help = "the strongest Slurm: saves at notice, submits itself anew, Daly intervals",
 	  .notice = NOTICE_SAVE, .interval = EVERY_DALY, .grace_s = 600, .requeue_s = 0,
-	  .start_s = 0.7 },
+	  .start_s = 0.7, .behind = true },
 	{ .name = "condor_hub", .help = "HTCondor-like: 600 s to vacate, hourly, through a hub",
 	  .notice = NOTICE_SAVE, .interval = EVERY_FIXED, .fixed_s = 3600, .store = STORE_HUB,
 	  .grace_s = 600, .requeue_s = 0, .start_s = 30 },

@@ -30,6 +30,7 @@ struct system {
 	double grace_s;      /* NOTICE_IGNORE, NOTICE_SAVE: cut to the owner's window */
 	double requeue_s;    /* from gone to eligible again */
 	double start_s;      /* from eligible to started, with a machine free */
+	bool behind;         /* goes on as a new job, behind those that wait */
 	double redundancy;   /* computing done twice, share */
 	bool planned;        /* places by policy/placement.h; else first machine that fits */
 	bool oracle;         /* knows the rates (hindsight), not the instants */
