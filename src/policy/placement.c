@@ -168,7 +168,10 @@ static bool score(const struct work *w, const struct placement_job *j, uint32_t 
 	double down = j->slots * weight * (ret->arrive_s + j->restart_s);
 	double leave = (1 - ret->survival) *
 		       (j->loss_per_reclaim_s * p_miss_there(w, n, j) + j->slots * j->restart_s);
+	uint32_t free_slots = stage ? j->slots : w->slots[node];
+	double leftover = free_slots > j->slots ? free_slots - j->slots : 0;
 	ret->score = j->unsaved_work_s * ret->p_fit - down - leave -
+		     w->config->leftover_price * leftover -
 		     w->config->byte_price * ret->bytes * ret->path_count;
 	return true;
 }

@@ -94,6 +94,8 @@ struct placement_config {
 	double margin_s;     /* kept free before every deadline; 0 = none */
 	double downtime_weight; /* slot-seconds that a second of downtime counts for; 0 = 1 */
 	double byte_price;   /* slot-seconds per byte on an uncongested path */
+	double leftover_price; /* slot-seconds per free slot that stays beside the job: keeps large
+				* machines whole for large jobs */
 	double uncertainty;  /* relative spread of path bandwidth for P(fits); 0 = 0.15 */
 	const uint32_t *rank;  /* nodes worth a look, longest-lasting first; NULL = all, ranked here */
 	size_t rank_count;

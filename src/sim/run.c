@@ -267,7 +267,7 @@ static int hazard_make(struct run *r)
 		.monday_s = w->monday_s,
 		.tick_s = TICK_S,
 		.cells_max = MAX((size_t)(1u << 19), 40 * w->nodes.count),
-		.fit_every_s = r->system->oracle ? 0 : 14 * 86400.0,
+		.fit_every_s = r->system->oracle ? 0 : 7 * 86400.0,
 		.constant = r->system->constant_hazard,
 		.seed = r->config->seed,
 	};

@@ -60,6 +60,8 @@ struct sim_job {
 	double done_s;       /* computed, at at_s */
 	double at_s, stall_until_s;
 	double durable_s;    /* computed, in the durable image */
+	double earlier_s;    /* computed, in the durable image before, at earlier_at */
+	uint32_t earlier_at;
 	double pending_s, pending_ready_s; /* copy under way; < 0: none */
 	double stopped_s;    /* since when it does not compute; NAN: it does or never did */
 	double started_s;    /* this time */

@@ -245,6 +245,14 @@ void job_evict(struct run *r, uint32_t job, bool power_off)
 	struct sim_job *j = &r->jobs[job];
 	bool computed = j->state == JOB_RUNNING || j->state == JOB_DYING;
 	job_settle(r, j);
+	if (power_off && j->image_at == j->node && j->durable_s > 0 && j->earlier_s > 0 &&
+	    j->earlier_at != j->node && j->state >= JOB_RUNNING) {
+		/* The newest image went dark with its machine: the one before it serves. */
+		j->done_s = computed ? job_done_s(j, r->now_s) : j->done_s;
+		j->at_s = j->stall_until_s = r->now_s;
+		j->durable_s = j->earlier_s;
+		j->image_at = j->earlier_at;
+	}
 	double done = computed ? job_done_s(j, r->now_s) : j->done_s;
 	if (j->state >= JOB_RUNNING) {
 		if (computed)
@@ -456,6 +464,8 @@ static void arrived(struct run *r, uint32_t job)
 	struct sim_job *j = &r->jobs[job];
 	uint32_t dest = j->dest;
 	bool move = r->system->notice == NOTICE_MOVE, reserved = j->reserved;
+	j->earlier_s = j->durable_s;
+	j->earlier_at = j->image_at;
 	j->durable_s = j->done_s;
 	j->pending_s = -1;
 	j->image_at = move ? dest : store(r);

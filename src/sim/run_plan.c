@@ -16,8 +16,8 @@
 #define RATE_FRESH_S 900.0
 #define HORIZON_STEPS 8
 #define HORIZON_STEP_S 1800.0
-/* Off once in some days, per second. */
-#define SERVER_SCORE 3e-6
+/* Off once in a month or so, per second. */
+#define SERVER_SCORE 4e-7
 #define OFF_STEPS 6
 #define CURVE_STEPS 24
 #define CURVE_STEP_S 600.0
@@ -228,6 +228,7 @@ static struct placement_config plan_config(const struct run *r)
 		.margin_s = MARGIN_S,
 		.downtime_weight = 0.2,
 		.byte_price = 1e-12,
+		.leftover_price = 8,
 		.candidates_max = CANDIDATES,
 		.hazard_blind = r->system->constant_hazard,
 		.topology_blind = r->system->topology_blind,
@@ -299,7 +300,7 @@ static bool place_first(struct run *r, uint32_t job)
 	return true;
 }
 
-/* An image on a machine that is off waits for it; one on a machine that left is lost. */
+/* An image on a machine that is off is waited for, one on a machine that left is lost. */
 static bool image_reachable(struct run *r, uint32_t job)
 {
 	struct sim_job *j = &r->jobs[job];
@@ -307,8 +308,9 @@ static bool image_reachable(struct run *r, uint32_t job)
 	    r->nodes[j->image_at].state == HAZARD_LENT ||
 	    r->nodes[j->image_at].state == HAZARD_OWNED)
 		return true;
-	if (r->nodes[j->image_at].state == HAZARD_OFF &&
-	    !(r->now_s - r->nodes[j->image_at].lent_since_s > 14 * 86400.0))
+	/* How long it will be off is not known: wait as long as the image is worth, no longer
+	 * (never more than twice the cost of knowing). */
+	if (r->nodes[j->image_at].state == HAZARD_OFF && r->now_s - j->stopped_s < j->durable_s)
 		return false;
 	run_lost(r, j, j->durable_s * spec(r, job)->slots, true);
 	j->durable_s = j->done_s = 0;

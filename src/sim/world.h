@@ -38,7 +38,7 @@ struct world_settings {
 	char *trace, *machines; /* a trace in a handed format, and its rooms; else generated */
 	char *jobs;             /* job sizes (submit_s,duration_s,gpus,vc), else generated */
 	char *topology;         /* a graph of research sites; else buildings around a core */
-	uint64_t nodes, buildings, gpu_types, room_size;
+	uint64_t nodes, buildings, gpu_types, room_size, slots;
 	uint64_t edge_bps, core_bps, server_bps;
 	double research;        /* share of the core that research traffic uses, on average */
 	double research_swing;  /* up and down by this, share */
