@@ -30,7 +30,7 @@
 #define SIGNS_S 300.0
 /* Share of weight that leaks between experts per event: an expert that was bad long ago can
  * come back. */
-#define EXPERT_SHARE 4e-4
+#define EXPERT_SHARE 1e-3
 
 const double hazard_age_edges_s[AGE_BINS - 1] = { 60,   180,   420,   900,   1800,  3600,
 						  7200, 14400, 28800, 57600, 129600 };
@@ -253,10 +253,18 @@ void hazard_dyn(struct hazard *h, uint32_t owner, double now_s, uint8_t ret[DYN_
 	ret[TABLE_OWNER_RECENT - TABLE_DYN] = ratio_bin(&o->recent, RATIO_OWNER);
 }
 
-double hazard_expert_rate(const struct expert *e, enum hazard_cause c)
+/*
+ * All plain experts' rates. Each is drawn towards the next slower one by half
+ * an event, the slowest towards half an event in two days: a short memory
+ * that has seen nothing lately says what a longer one knows.
+ */
+void hazard_expert_rates(const struct hazard *h, enum hazard_cause c, double ret[EXPERTS_PLAIN])
 {
-	/* Half an event in a day of exposure stands for what is not known yet. */
-	return (e->events[c] + 0.25) / (e->exposed_s + 43200.0);
+	double slower = 1 / 172800.0;
+	for (int i = EXPERTS_PLAIN - 1; i >= 0; i--) {
+		const struct expert *e = &h->experts[i];
+		slower = ret[i] = (e->events[c] + 0.5) / (e->exposed_s + 0.5 / slower);
+	}
 }
 
 /* Brings the plain experts and their part of the weights up to now. */
@@ -265,10 +273,12 @@ static void experts_advance(struct hazard *h, double now_s)
 	double dt = now_s - h->experts_s;
 	if (!(dt > 0))
 		return;
+	double rates[EXPERTS_PLAIN];
+	hazard_expert_rates(h, HAZARD_RECLAIM, rates);
 	for (int i = 0; i < EXPERTS_PLAIN; i++) {
 		struct expert *e = &h->experts[i];
 		double memory = expert_memory_s[i], k = exp(-dt / memory);
-		h->log_weight[i] -= hazard_expert_rate(e, HAZARD_RECLAIM) * h->open_count * dt;
+		h->log_weight[i] -= rates[i] * h->open_count * dt;
 		e->events[0] *= k;
 		e->events[1] *= k;
 		e->exposed_s = e->exposed_s * k - h->open_count * memory * expm1(-dt / memory);
@@ -292,19 +302,20 @@ const double *hazard_weights(struct hazard *h, double now_s)
 		sum += h->weight[i] = exp(lw[i] - top);
 	for (int i = 0; i < EXPERTS; i++)
 		h->weight[i] /= sum;
+	for (int c = 0; c < HAZARD_CAUSE_COUNT; c++)
+		hazard_expert_rates(h, c, h->expert_rate[c]);
 	h->weight_s = now_s;
 	return h->weight;
 }
 
 double hazard_mix(struct hazard *h, enum hazard_cause c, double product, double now_s)
 {
-	experts_advance(h, now_s);
-	if (h->config.constant) /* the longest memory alone */
-		return hazard_expert_rate(&h->experts[EXPERTS_PLAIN - 1], c);
 	const double *w = hazard_weights(h, now_s);
+	if (h->config.constant) /* the longest memory alone */
+		return h->expert_rate[c][EXPERTS_PLAIN - 1];
 	double rate = w[EXPERTS - 1] * product;
 	for (int i = 0; i < EXPERTS_PLAIN; i++)
-		rate += w[i] * hazard_expert_rate(&h->experts[i], c);
+		rate += w[i] * h->expert_rate[c][i];
 	return rate;
 }
 
@@ -325,12 +336,11 @@ static void experts_event(struct hazard *h, double now_s, double product, enum h
 {
 	experts_advance(h, now_s);
 	if (cause == HAZARD_RECLAIM) {
-		double top = -INFINITY, sum = 0;
+		double top = -INFINITY, sum = 0, rates[EXPERTS];
+		hazard_expert_rates(h, cause, rates);
+		rates[EXPERTS - 1] = product;
 		for (int i = 0; i < EXPERTS; i++) {
-			double rate = i < EXPERTS_PLAIN ?
-					      hazard_expert_rate(&h->experts[i], cause) :
-					      product;
-			h->log_weight[i] += log(rate);
+			h->log_weight[i] += log(rates[i]);
 			top = fmax(top, h->log_weight[i]);
 		}
 		for (int i = 0; i < EXPERTS; i++)

@@ -102,7 +102,9 @@ struct ahead {
 	double log_dyn[HAZARD_CAUSE_COUNT][DYN_COUNT]; /* less what is usual */
 	double usual[HAZARD_CAUSE_COUNT];
 	double mix[EXPERTS];
-	double constant[HAZARD_CAUSE_COUNT]; /* the experts' part */
+	/* Ahead the mixture is a geometric mean: of rates that differ a hundredfold between noon
+	 * and night, a small share of a constant one must not swamp the night. */
+	double constant[HAZARD_CAUSE_COUNT]; /* the experts' part of the log rate */
 	double log_level; /* of these days, against the plain model */
 };
 
@@ -127,9 +129,11 @@ static void ahead_init(struct ahead *a, struct hazard *h, uint32_t owner, double
 		}
 		a->constant[c] = 0;
 		for (int i = 0; i < EXPERTS_PLAIN; i++)
-			a->constant[c] += a->mix[i] * hazard_expert_rate(&h->experts[i], c);
+			if (a->mix[i] > 1e-9)
+				a->constant[c] += a->mix[i] *
+						  log(h->expert_rate[c][i]);
 		if (h->config.constant) {
-			a->constant[c] = hazard_expert_rate(&h->experts[EXPERTS_PLAIN - 1], c);
+			a->constant[c] = log(h->expert_rate[c][EXPERTS_PLAIN - 1]);
 			a->mix[EXPERTS - 1] = 0;
 		}
 	}
@@ -153,10 +157,11 @@ static void ahead_rates(const struct ahead *a, double in_s, double ret[HAZARD_CA
 	const struct hazard *h = a->h;
 	static const uint8_t none[DYN_COUNT];
 	struct where w;
-	for (int c = 0; c < HAZARD_CAUSE_COUNT; c++)
-		ret[c] = a->constant[c];
-	if (a->mix[EXPERTS - 1] < 1e-9)
+	if (a->mix[EXPERTS - 1] < 1e-9) {
+		for (int c = 0; c < HAZARD_CAUSE_COUNT; c++)
+			ret[c] = exp(a->constant[c]);
 		return;
+	}
 	hazard_where(h, a->o, a->owner, hazard_slot(h, a->o, a->now_s + in_s),
 		     hazard_age_bin(a->age_s + in_s), a->o->origin, none, &w);
 	const struct fade *fade = fade_at(a->h, in_s);
@@ -169,7 +174,7 @@ static void ahead_rates(const struct ahead *a, double in_s, double ret[HAZARD_CA
 			for (int i = 0; i < DYN_COUNT; i++)
 				rate += fade->dyn[i] * a->log_dyn[c][i];
 		}
-		ret[c] += a->mix[EXPERTS - 1] * exp(rate);
+		ret[c] = exp(a->constant[c] + a->mix[EXPERTS - 1] * rate);
 	}
 }
 

@@ -134,6 +134,7 @@ struct hazard {
 	struct fade {
 		double in_s, dyn[DYN_COUNT], calendar, level;
 	} fades[FADES]; /* forecasts ask for the same instants ahead again and again */
+	double expert_rate[HAZARD_CAUSE_COUNT][EXPERTS_PLAIN];
 	double weight_s;
 };
 
@@ -164,7 +165,7 @@ void hazard_dyn(struct hazard *h, uint32_t owner, double now_s, uint8_t ret[DYN_
 void hazard_advance(struct hazard *h, double now_s);
 /* Rate of the mixture given the product's; `c` one cause. */
 double hazard_mix(struct hazard *h, enum hazard_cause c, double product, double now_s);
-double hazard_expert_rate(const struct expert *e, enum hazard_cause c);
+void hazard_expert_rates(const struct hazard *h, enum hazard_cause c, double ret[EXPERTS_PLAIN]);
 /* Of the experts, at now, open exposure included; valid until the next change. */
 const double *hazard_weights(struct hazard *h, double now_s);
 
