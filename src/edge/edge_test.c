@@ -28,6 +28,7 @@
 #define FOREVER UINT64_MAX
 
 static struct testnet net;
+static const char *schema_dir = "docs/schema";
 static char buf[2048];
 
 static struct edge *open_edge(const struct edge_config *c)
@@ -67,6 +68,46 @@ static struct edge_guest attach(struct edge *e, int ns, const char *job, const s
 		print_error("attach: %s: %s\n", d.where, d.what);
 	assert_int_equal(err, 0);
 	return g;
+}
+
+/* As much of JSON Schema as edge-show.json uses. */
+static void conforms(const json_t *schema, const json_t *value, const char *where)
+{
+	const char *type = json_string_value(json_object_get(schema, "type"));
+	json_t *properties = json_object_get(schema, "properties"), *sub;
+	const char *key;
+	size_t i;
+
+	if (type && strcmp(type, "string") == 0 && !json_is_string(value))
+		fail_msg("%s is no string", where);
+	if (type && strcmp(type, "integer") == 0 && !json_is_integer(value))
+		fail_msg("%s is no integer", where);
+	if (type && strcmp(type, "boolean") == 0 && !json_is_boolean(value))
+		fail_msg("%s is no boolean", where);
+	if (json_object_get(schema, "items")) {
+		assert_true(json_is_array(value));
+		json_array_foreach(value, i, sub)
+			conforms(json_object_get(schema, "items"), sub, where);
+	}
+	if (!properties)
+		return;
+	assert_int_equal(json_object_size(value), json_object_size(properties));
+	json_object_foreach(properties, key, sub) {
+		if (!json_object_get(value, key))
+			fail_msg("%s lacks %s", where, key);
+		conforms(sub, json_object_get(value, key), key);
+	}
+}
+
+static json_t *schema_of(const char *name)
+{
+	char path[512];
+	json_t *schema;
+
+	assert_int_equal(path_format(path, sizeof(path), "%s/%s", schema_dir, name), 0);
+	schema = json_load_file(path, 0, NULL);
+	assert_non_null(schema);
+	return schema;
 }
 
 static void test_probe(void **state)
@@ -142,7 +183,7 @@ static void test_reach(void **state)
 	struct sockaddr_in from;
 	struct edge_guest_count n;
 	uint64_t denied;
-	json_t *who;
+	json_t *who, *who_schema;
 	struct in_addr addr = { inet_addr(TESTNET_INTERNET) };
 
 	(void)state;
@@ -172,6 +213,7 @@ static void test_reach(void **state)
 	assert_true(n.denied >= denied + 4); /* the guest's kernel multicasts, too */
 
 	/* Who: by the port that the campus saw, live and from the log. */
+	who_schema = schema_of("edge-who.json");
 	for (int logged = 0; logged < 2; logged++) {
 		if (logged)
 			assert_int_equal(flows_sweep(e, true, NULL), 0);
@@ -179,6 +221,7 @@ static void test_reach(void **state)
 		assert_true(json_array_size(who) >= 1); /* earlier tests' flows are in the log */
 		assert_string_equal(json_string_value(json_object_get(json_array_get(who, 0), "job")),
 				    "job-2");
+		conforms(who_schema, who, "who");
 		json_decref(who);
 	}
 	addr.s_addr = inet_addr(TESTNET_MACHINE);
@@ -188,6 +231,7 @@ static void test_reach(void **state)
 	assert_int_equal(edge_who(e, &addr, 1, 0, 0, &who, NULL), 0);
 	assert_int_equal(json_array_size(who), 0);
 	json_decref(who);
+	json_decref(who_schema);
 	close(in);
 	close(internet);
 	close(campus);
@@ -496,6 +540,25 @@ static void test_stop_all(void **state)
 	remove_edge(e);
 }
 
+static void test_status_schema(void **state)
+{
+	struct edge_config c = testnet_config(&net);
+	struct edge *e = open_edge(&c);
+	int ns = testnet_ns_new();
+	json_t *schema = schema_of("edge-show.json"), *status;
+
+	(void)state;
+	(void)attach(e, ns, "job-8", NULL, 0, 0);
+	status = edge_status(e);
+	assert_int_equal(json_array_size(json_object_get(status, "guests")), 1);
+	assert_int_equal(json_array_size(json_object_get(status, "classes")), TRAFFIC_CLASS_COUNT);
+	conforms(schema, status, "status");
+	json_decref(schema);
+	json_decref(status);
+	close(ns);
+	remove_edge(e);
+}
+
 static void test_readonly(void **state)
 {
 	struct edge_config c = testnet_config(&net);
@@ -580,7 +643,7 @@ static void test_nothing_left(void **state)
 	remove_edge(e);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	const char *why = testnet_init(&net);
 	const struct CMUnitTest tests[] = {
@@ -595,12 +658,15 @@ int main(void)
 		cmocka_unit_test(test_shares_htb),
 		cmocka_unit_test(test_shares_police),
 		cmocka_unit_test(test_stop_all),
+		cmocka_unit_test(test_status_schema),
 		cmocka_unit_test(test_readonly),
 		cmocka_unit_test(test_congestion),
 		cmocka_unit_test(test_nothing_left),
 	};
 	int failed;
 
+	if (argc > 1)
+		schema_dir = argv[1];
 	if (why) {
 		printf("skipped: edge in namespaces: %s\n", why);
 		testnet_done(&net);
