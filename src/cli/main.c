@@ -12,6 +12,7 @@
 static const struct command *const groups[] = {
 	cli_owner_commands,
 	cli_guest_commands,
+	cli_guest_tools_commands,
 	cli_admin_commands,
 	cli_lab_commands,
 	cli_volunteer_commands,

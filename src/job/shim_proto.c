@@ -114,6 +114,7 @@ static const struct schema_field start_fields[] = {
 	FIELD_STRLIST(struct shim_start, rank_hosts, 256, SHIM_RANKS_MAX),
 	PATH(struct shim_start, restore_dir),
 	PATH(struct shim_start, criu),
+	FIELD_BOOL(struct shim_start, auto_criu),
 	FIELD_END,
 };
 const struct schema shim_start_schema =

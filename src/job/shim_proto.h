@@ -164,7 +164,8 @@ struct shim_start {
 	size_t rank_hosts_count;
 
 	char *restore_dir;      /* drivers criu, cuda: images to start from; NULL = fresh start */
-	char *criu;             /* program; NULL = found on PATH */
+	char *criu;             /* program; NULL = found beside ours or on PATH */
+	bool auto_criu;         /* driver auto may choose CRIU for a job that declares no way to save */
 };
 extern const struct schema shim_start_schema;
 

@@ -368,7 +368,8 @@ static int init_main(int argc, char **argv)
 		return 2;
 	(void)sigfillset(&all);
 	(void)sigprocmask(SIG_SETMASK, &all, &old);
-	guest = fork();
+	/* "--restore PID": CRIU puts a tree of processes below us; its root is that pid. */
+	guest = argc == 3 && !strcmp(argv[1], "--restore") ? (pid_t)atoi(argv[2]) : fork();
 	if (guest == 0) {
 		(void)sigprocmask(SIG_SETMASK, &old, NULL);
 		(void)setsid();
@@ -382,6 +383,10 @@ static int init_main(int argc, char **argv)
 		int status;
 		pid_t pid = waitpid(-1, &status, 0);
 
+		if (pid < 0 && errno == ECHILD) {
+			(void)sigwaitinfo(&all, NULL); /* nobody yet */
+			continue;
+		}
 		if (pid < 0 && errno != EINTR)
 			return 126;
 		/* Whatever else lives in this pid namespace goes with us. */

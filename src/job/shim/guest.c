@@ -128,6 +128,15 @@ int guest_freeze(struct shim *s, bool frozen, struct diag *diag)
 		return diag_set(diag, r, "freeze", "not every process %s: %s", frozen ? "stood still" : "went on",
 				strerror(-r));
 	}
+	if (!frozen && s->stopped_by_dump) {
+		struct proc_list procs = VEC_INIT;
+
+		(void)guest_processes(s, &procs); /* none: nobody to wake */
+		VEC_EACH(&procs, p)
+			(void)proc_kill(p->pid, p->start_ticks, SIGCONT);
+		VEC_DONE(&procs);
+		s->stopped_by_dump = false;
+	}
 	s->now = clock_boot_ns();
 	if (frozen) {
 		s->frozen_since = s->now;
@@ -299,6 +308,8 @@ void guest_stop(struct shim *s, enum shim_end end, const char *reason)
 	POINT("shim.stop");
 	if (!s->guest_reaped)
 		(void)kill(s->guest_pid, SIGKILL);
+	if (s->helper_pid)
+		(void)kill(s->helper_pid, SIGKILL); /* the same holds for who saves it */
 	if (s->cgroup)
 		(void)cgroup_kill(s->cgroup); /* repeated by every round */
 	s->due.kill_round = s->now;
@@ -334,6 +345,11 @@ void guest_reap(struct shim *s)
 	pid_t pid;
 
 	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+		if (pid == s->helper_pid) {
+			s->now = clock_boot_ns();
+			dump_helper_ended(s, status);
+			continue;
+		}
 		if (pid != s->guest_pid || s->guest_reaped)
 			continue; /* an orphan of the guest's, or a helper */
 		s->guest_reaped = true;
@@ -446,8 +462,7 @@ int guest_command(struct shim *s, const struct shim_command *cmd, struct diag *d
 		notice_checkpoint(s);
 		return 0;
 	case SHIM_CMD_DUMP:
-		return diag_set(diag, -ENOTSUP, "dump", "driver %s does not save from outside",
-				job_driver_names[s->driver]);
+		return dump_begin(s, &cmd->dump, cmd->id, diag);
 	default:
 		return diag_set(diag, -EINVAL, shim_command_names[cmd->type], "not known here");
 	}

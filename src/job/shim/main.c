@@ -253,6 +253,8 @@ static int run(const void *values, int argc, const char *const *argv)
 		s->guest_conns[i].src.fd = -1;
 	s->child = (struct sandbox_child)SANDBOX_CHILD_INIT;
 	s->log_fd = -1;
+	s->restore_out_fd = -1;
+	s->dump.dir_fd = -1;
 	s->socket_path = o->socket;
 	s->tools = tools_find(o->tools, tools, sizeof(tools));
 	/* A session of our own: what happens to the agent's terminal or group is not for us. */

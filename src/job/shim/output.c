@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -86,6 +87,7 @@ void output_resume(struct shim *s)
 
 int output_open(struct shim *s, int *ret_child_fd, struct diag *diag)
 {
+	struct stat st;
 	int fds[2], r;
 
 	s->log_fd = open(s->start.log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0640);
@@ -101,20 +103,32 @@ int output_open(struct shim *s, int *ret_child_fd, struct diag *diag)
 		(void)close(fds[1]);
 		return diag_set(diag, r, "output", "epoll: %s", strerror(-r));
 	}
+	if (fstat(fds[1], &st) == 0)
+		s->pipe_ino = st.st_ino;
 	s->log_budget = OUTPUT_BURST;
 	s->log_budget_ns = s->now;
 	*ret_child_fd = fds[1];
 	return 0;
 }
 
-/* The guest is gone: what is in the pipe is all there will ever be. */
-void output_finish(struct shim *s)
+/* At most what a pipe can hold. */
+void output_drain(struct shim *s)
 {
 	char buf[65536];
 	ssize_t n;
 
-	while (s->output.fd >= 0 && (n = read(s->output.fd, buf, sizeof(buf))) > 0)
+	for (size_t sum = 0; s->output.fd >= 0 && sum < (1u << 20); sum += (size_t)n) {
+		n = read(s->output.fd, buf, sizeof(buf));
+		if (n <= 0)
+			break;
 		log_write(s, buf, (size_t)n);
+	}
+}
+
+/* The guest is gone: what is in the pipe is all there will ever be. */
+void output_finish(struct shim *s)
+{
+	output_drain(s);
 	source_close(s, &s->output);
 	s->due.output = NEVER;
 }

@@ -135,7 +135,16 @@ static int argv_build(struct shim *s, char ***ret, struct diag *diag)
 
 	if (r == 0 && s->choice.rung != SANDBOX_PROCESS)
 		argv[n++] = strdup(BOX_BIN "/reclaim-init");
-	if (r == 0 && spec->script) {
+	if (r == 0 && s->start.restore_dir) {
+		/* Init waits for a tree that CRIU puts below it. */
+		char number[32];
+
+		(void)snprintf(number, sizeof(number), "%llu", (unsigned long long)s->dump.root_pid);
+		argv[n++] = strdup("--restore");
+		argv[n++] = strdup(number);
+		count = 0;
+	}
+	if (r == 0 && spec->script && !s->start.restore_dir) {
 		r = script_write(s, diag);
 		(void)snprintf(host, sizeof(host), "%s/script", s->run_dir);
 		if (strncmp(spec->script, "#!", 2))
@@ -167,6 +176,10 @@ static void driver_choose(struct shim *s)
 		if (spec->signal) {
 			s->driver = JOB_DRIVER_SIGNAL;
 			why = "the job declares a signal";
+		} else if (!spec->checkpoint.dir && s->start.criu && !spec->slots.gpus && !s->start.image &&
+			   geteuid() == 0 && spec->checkpoint.format == JOB_CKPT_AUTO && s->start.auto_criu) {
+			s->driver = JOB_DRIVER_CRIU;
+			why = "neither signal nor checkpoint folder is declared, and CRIU is here";
 		} else {
 			s->driver = JOB_DRIVER_POLL;
 			s->signal_if_caught = true;
@@ -310,8 +323,9 @@ static void ready_event(struct shim *s)
 
 static void default_uids(struct shim *s)
 {
-	/* Never as root: a range of its own from the job's name, where the agent gave none. */
-	if (geteuid() == 0 && !s->start.uid_base)
+	/* Never as root: a range of its own from the job's name, where the agent gave none. A tree
+	 * that CRIU restores keeps its uids, so there they come from the job on every machine. */
+	if (geteuid() == 0 && (!s->start.uid_base || dump_driver(s)))
 		s->start.uid_base = 0x40000000 + (uint64_t)RANGE * (hash_sip24(s->start.job, strlen(s->start.job), 5, 6) % 8192);
 	if (geteuid() != 0)
 		s->start.uid_base = 0;
@@ -323,9 +337,17 @@ static int prepare_steps(struct shim *s, struct folders *f, struct diag *diag)
 	size_t lacks_count = 0;
 	int r, group;
 
+	driver_choose(s);
 	default_uids(s);
 	group = group_make(s, &lacks_count, lacks, ARRAY_SIZE(lacks));
 	sandbox_probe(&s->caps);
+	if (dump_driver(s)) {
+		r = dump_check(s, diag);
+		if (r < 0)
+			return r;
+		s->caps.user = false; /* criu.h: why not */
+		s->caps.landlock_abi = 0;
+	}
 	r = sandbox_choose(&s->caps, s->start.rung, s->start.rung_min, group == 0 && lacks_count == 0, &s->choice,
 			   diag);
 	if (r < 0)
@@ -334,7 +356,14 @@ static int prepare_steps(struct shim *s, struct folders *f, struct diag *diag)
 		lacks_add(s, lacks[i]);
 	if (s->choice.rung >= SANDBOX_USERNS || !s->caps.net)
 		s->start.own_network = false; /* named in lacks */
-	driver_choose(s);
+	if (dump_driver(s) && s->choice.rung > SANDBOX_NAMESPACES)
+		return diag_set(diag, -ENOTSUP, "checkpoint.driver", "%s needs the rung namespaces; here it is %s",
+				job_driver_names[s->driver], sandbox_rung_names[s->choice.rung]);
+	if (s->start.restore_dir) {
+		r = restore_take(s, diag);
+		if (r < 0)
+			return r;
+	}
 	r = folders_make(s, f, diag);
 	if (r == 0)
 		r = checkpoint_link(s, f, diag);
@@ -392,6 +421,10 @@ int guest_prepare(struct shim *s, struct diag *diag)
 	env_free(envp);
 	if (r < 0)
 		return r;
+	if (s->start.restore_dir) {
+		s->restore_out_fd = TAKE_FD(out_fd);
+		(void)fcntl(s->restore_out_fd, F_SETFD, FD_CLOEXEC);
+	}
 	s->guest_pid = s->child.pid;
 	if (s->child.metadata_fds[0] >= 0) {
 		r = guestsock_metadata(s, diag);
@@ -454,6 +487,18 @@ static void on_child_exec(struct shim *s, struct source *src, uint32_t events)
 		return;
 	}
 	POINT("shim.executed");
+	if (s->start.restore_dir && s->state == SHIM_READY) {
+		r = restore_begin(s, &diag);
+		if (r < 0)
+			guest_stop(s, SHIM_END_NOT_STARTED, diag_format(&diag, text, sizeof(text)));
+		return;
+	}
+	guest_runs(s);
+}
+
+/* The guest's own program executes from here on. */
+void guest_runs(struct shim *s)
+{
 	s->guest_running = true;
 	s->started_ns = s->now;
 	if (s->start.spec.time_limit_ns) {
@@ -462,5 +507,5 @@ static void on_child_exec(struct shim *s, struct source *src, uint32_t events)
 		s->due.time_limit = s->now + (s->start.spec.time_limit_ns - used);
 	}
 	if (s->state == SHIM_READY)
-		state_set(s, SHIM_RUNNING, NULL);
+		state_set(s, SHIM_RUNNING, s->start.restore_dir ? "restored" : NULL);
 }

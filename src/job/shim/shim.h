@@ -10,6 +10,7 @@
  *   guest     start, freeze, stop, proof       notice   telling the guest
  *   guestsock the guest's socket and HTTP      output   the log file
  *   env       what the guest finds             state    hello, state file
+ *   prepare   from `start` to a waiting child  dump     drivers criu and cuda
  *
  * Invariants. Only stop() leads to ENDED, and only after it has seen that no process of
  * the guest is left. A deadline once armed fires whether or not anybody is connected.
@@ -53,6 +54,17 @@ struct guest_conn {
 	struct strbuf in, out;
 	bool waiting; /* GCP's wait_for_change */
 	bool closing;
+};
+
+enum dump_phase { DUMP_IDLE = 0, DUMP_CUDA, DUMP_CRIU, DUMP_RESTORE };
+struct dump {
+	enum dump_phase phase;
+	int dir_fd;
+	char *wanted; /* where the agent wants it */
+	bool leave_stopped;
+	uint64_t id, begun_ns, root_pid, pipe_ino;
+	struct pid_list cuda; /* processes with GPU state */
+	size_t cuda_at;
 };
 
 /* Absolute CLOCK_BOOTTIME ns, NEVER = not armed. */
@@ -104,6 +116,11 @@ struct shim {
 	int guest_status;
 	uint64_t started_ns, frozen_since, frozen_total;
 	char *run_dir; /* start.run_dir/<job>.<epoch> */
+	struct dump dump;
+	pid_t helper_pid; /* CRIU or cuda-checkpoint, 0 = none */
+	bool stopped_by_dump;
+	int restore_out_fd; /* the guest's end of the output pipe, kept for a restore */
+	uint64_t pipe_ino;
 
 	/* notice */
 	struct shim_notice notice;
@@ -161,6 +178,16 @@ uint64_t guest_ran_ns(const struct shim *s);
 void guest_cleanup(struct shim *s);
 int guest_command(struct shim *s, const struct shim_command *cmd, struct diag *diag);
 
+void guest_runs(struct shim *s);
+
+/* dump */
+bool dump_driver(const struct shim *s);
+int dump_check(struct shim *s, struct diag *diag);
+int dump_begin(struct shim *s, const struct shim_dump *dump, uint64_t id, struct diag *diag);
+int restore_take(struct shim *s, struct diag *diag);
+int restore_begin(struct shim *s, struct diag *diag);
+void dump_helper_ended(struct shim *s, int status);
+
 /* notice */
 void notice_begin(struct shim *s, struct shim_notice *notice); /* takes it */
 void notice_cancel(struct shim *s);
@@ -181,6 +208,7 @@ void guestsock_close(struct shim *s);
 /* output */
 int output_open(struct shim *s, int *ret_child_fd, struct diag *diag);
 void output_resume(struct shim *s);
+void output_drain(struct shim *s); /* what is in the pipe now */
 void output_finish(struct shim *s);
 
 /* env */
