@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coordinator/api.h"
+#include "coordinator/forecast.h"
 
 #define PEM_MAX 16384
 
@@ -181,9 +182,27 @@ static void nodes(struct coordinator *c, struct http_request *r)
 	http_reply_json(r, 200, json_pack("{s:o}", "nodes", mine));
 }
 
+static void forecast(struct coordinator *c, struct http_request *r)
+{
+	const char *node = http_request_param(r, 0);
+	uint64_t horizon_s;
+	if (api_query_u64(r, "horizon_s", 86400, &horizon_s) < 0)
+		return;
+	horizon_s = MIN(MAX(horizon_s, UINT64_C(60)), UINT64_C(7 * 86400));
+	json_t *out = node_visible(c, http_request_peer(r), node) ?
+			      forecast_explain(c->forecast, node, clock_wall_ms(), horizon_s) : NULL;
+	if (out)
+		http_reply_json(r, 200, out);
+	else
+		http_reply_error(r, 404, "no machine \"%.64s\"%s", node,
+				 http_request_peer(r)->role == IDENTITY_OWNER ? " of yours" : "");
+}
+
 const struct api_row api_node_rows[] = {
 	{ "GET", "/v1/nodes", API_PEOPLE, "Machines; an owner sees their own.", NULL, API_NO_BODY, NULL,
 	  200, "application/json", &rest_nodes_schema, nodes },
+	{ "GET", "/v1/nodes/{name}/forecast", API_PEOPLE, "How likely its owner wants it back, and why.",
+	  "horizon_s: how far ahead, seconds", API_NO_BODY, NULL, 200, "application/json", NULL, forecast },
 	{ 0 },
 };
 

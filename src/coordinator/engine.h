@@ -119,6 +119,13 @@ json_t *engine_nodes(struct engine *e, uint64_t now_ns);
 /* In words and numbers: what was known, considered, and why this one. A new reference, or NULL. */
 json_t *engine_why(struct engine *e, const char *id, uint64_t now_ns);
 
+/* ---- what the policy knows ---- */
+
+/* Reclaims and power-offs per second to expect of a machine; 0 = ask the engine's own guess. */
+void engine_node_hazard(struct engine *e, const char *node, double per_s);
+/* Solves the checkpoint intervals of all running jobs together and tells their agents. */
+void engine_plan_intervals(struct engine *e, uint64_t now_ns);
+
 /* ---- the campus operator ---- */
 
 void engine_stop_all(struct engine *e, bool on);

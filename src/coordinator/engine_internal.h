@@ -84,6 +84,8 @@ struct ejob {
 	uint64_t floor_bps, move_bytes;
 	bool move_pending;         /* its final image may still arrive */
 	unsigned move_tries;
+	uint64_t interval_ms;      /* between checkpoints, as told last; 0 = not yet */
+	double rate_eff, p_miss;   /* behind it, for `why` */
 	bool end_unconfirmed;      /* ENDED is recorded, STOP to its agent is due */
 
 	char stage[CONTROL_NAME_MAX + 1]; /* where background copies go */
@@ -107,6 +109,7 @@ struct enode {
 	uint64_t disk_free;
 	bool slot_used[CONTROL_SLOTS_MAX];
 	uint64_t reclaims, lent_ns, lent_since_ns; /* for a first idea of its hazard */
+	double hazard_per_s;       /* as the model says; 0 = it says nothing */
 };
 
 struct euser {

@@ -75,6 +75,8 @@ double euser_usage(struct engine *e, const char *name, uint64_t now_ns)
 
 double enode_hazard_per_s(const struct enode *n, uint64_t now_ns)
 {
+	if (n->hazard_per_s > 0)
+		return n->hazard_per_s;
 	double lent_s = (double)(n->lent_ns + (n->lent_since_ns ? now_ns - n->lent_since_ns : 0)) / 1e9;
 	return ((double)n->reclaims + HAZARD_PRIOR_EVENTS) / (lent_s + HAZARD_PRIOR_S);
 }
@@ -410,7 +412,7 @@ static void send_start(struct engine *e, struct ejob *j, struct enode *n,
 			.reclaim_count = j->reclaims,
 			.time_used_ms = j->ran_ms,
 			.interval_ms = j->spec.checkpoint.interval_ns ? j->spec.checkpoint.interval_ns / NS_PER_MS
-								      : e->config.interval_ms,
+				       : j->interval_ms ? j->interval_ms : e->config.interval_ms,
 			.inputs = j->inputs,
 			.secrets = secrets,
 			.secrets_count = secrets ? open_secrets(e, j, secrets) : 0,
@@ -581,7 +583,8 @@ json_t *engine_why(struct engine *e, const char *id, uint64_t now_ns)
 					 ejob_image_has(&j->durable, n->name), "failed_before",
 					 avoided(j, n->name)));
 	}
-	return json_pack("{s:s,s:s,s:s,s:s,s:f,s:O}", "job", j->id, "state",
+	return json_pack("{s:s,s:s,s:s,s:s,s:f,s:I,s:f,s:f,s:O}", "job", j->id, "state",
 			 rest_job_state_names[j->state], "reason", j->reason, "node", j->node, "user_usage",
-			 euser_usage(e, j->user, now_ns), "considered", nodes);
+			 euser_usage(e, j->user, now_ns), "interval_ms", (json_int_t)j->interval_ms,
+			 "losses_per_day", j->rate_eff * 86400, "p_miss", j->p_miss, "considered", nodes);
 }

@@ -18,10 +18,12 @@
 #include "base/point.h"
 #include "base/schema.h"
 #include "coordinator/api.h"
+#include "coordinator/forecast.h"
 #include "io/ticket.h"
 
 #define AGENT_MESSAGE_MAX (1u << 20)
 #define AGENT_QUEUE_MAX (8u << 20)
+#define OUTLOOK_EVERY_NS (10 * NS_PER_S)
 
 /* ---- what the engine asks of us ---- */
 
@@ -178,10 +180,6 @@ static void job_changed(void *user, const char *job)
 	watch_changed(user, job);
 }
 
-static void node_observed(void *user, const char *node, int state, bool up)
-{
-}
-
 static const struct engine_ops engine_ops = {
 	.save = save_record,
 	.forget = forget_record,
@@ -194,7 +192,6 @@ static const struct engine_ops engine_ops = {
 	.output = store_output,
 	.output_position = output_position,
 	.changed = job_changed,
-	.observed = node_observed,
 };
 
 /* ---- time ---- */
@@ -223,6 +220,20 @@ static void sync_logs(void *user)
 			log_warn("output of %.*s may not survive a power failure", (int)key_len,
 				 (const char *)key);
 	(void)loop_timer_in(&c->sync, NS_PER_S);
+}
+
+static void rate_known(void *user, const char *node, double per_s)
+{
+	engine_node_hazard(user, node, per_s);
+}
+
+static void look_ahead(void *user)
+{
+	struct coordinator *c = user;
+	forecast_tick(c->forecast, clock_wall_ms());
+	forecast_each(c->forecast, clock_wall_ms(), rate_known, c->engine);
+	engine_plan_intervals(c->engine, clock_boot_ns());
+	(void)loop_timer_in(&c->outlook, OUTLOOK_EVERY_NS);
 }
 
 /* ---- agents ---- */
@@ -261,6 +272,23 @@ static int agent_open(struct http_socket *s, void *user)
 	return 0;
 }
 
+/* The owner's habits, from everything that says in what state the machine is. */
+static void observe(struct coordinator *c, const char *node, int state, bool up)
+{
+	int r = forecast_observe(c->forecast, node, state, up, clock_wall_ms());
+	if (r < 0)
+		log_warn("%s: what its owner did could not be recorded: %s", node, strerror(-r));
+}
+
+static void learn_node(struct coordinator *c, const char *node, const struct control_hello *h)
+{
+	char place[2 * CONTROL_NAME_MAX + 2];
+	snprintf(place, sizeof(place), "%s/%s", h->building ? h->building : "", h->room ? h->room : "");
+	int r = forecast_node(c->forecast, node, place, h->utc_offset_s, h->schedule);
+	if (r < 0)
+		log_warn("%s: no forecasts: %s", node, strerror(-r));
+}
+
 static void agent_message(struct http_socket *s, const char *text, size_t len, void *user)
 {
 	struct coordinator *c = user;
@@ -282,6 +310,12 @@ static void agent_message(struct http_socket *s, const char *text, size_t len, v
 		refuse(s, "message not understood: %s", what);
 		return;
 	}
+	if (m.type == CONTROL_HELLO) {
+		learn_node(c, peer->name, &m.hello);
+		observe(c, peer->name, m.hello.owner_state, true);
+	} else if (m.type == CONTROL_OWNER) {
+		observe(c, peer->name, m.owner.state, true);
+	}
 	int r = engine_agent_message(c->engine, peer->name, &m, clock_boot_ns());
 	control_done(&m);
 	if (r < 0)
@@ -297,6 +331,7 @@ static void agent_close(struct http_socket *s, void *user)
 	if (map_get_str(c->sessions, peer->name) != s)
 		return;
 	map_remove_str(c->sessions, peer->name);
+	observe(c, peer->name, 0, false);
 	engine_agent_down(c->engine, peer->name, clock_boot_ns());
 	coordinator_poke(c);
 }
@@ -447,6 +482,7 @@ int coordinator_open(const char *dir, const struct coordinator_config *config,
 		r = loop_new(&c->loop);
 	loop_timer_init(&c->tick, c->loop, tick_due, c);
 	loop_timer_init(&c->sync, c->loop, sync_logs, c);
+	loop_timer_init(&c->outlook, c->loop, look_ahead, c);
 	if (r == 0)
 		r = map_new(&c->logs);
 	if (r == 0)
@@ -456,6 +492,8 @@ int coordinator_open(const char *dir, const struct coordinator_config *config,
 	if (r == 0)
 		r = open_state(c, diag);
 	if (r == 0)
+		r = forecast_open(c->store, clock_wall_ms(), &c->forecast, diag);
+	if (r == 0)
 		r = open_engine(c, diag);
 	if (r == 0)
 		r = settings_open(c, &c->settings, diag);
@@ -463,6 +501,8 @@ int coordinator_open(const char *dir, const struct coordinator_config *config,
 		r = open_port(c, diag);
 	if (r == 0)
 		r = loop_timer_in(&c->sync, NS_PER_S);
+	if (r == 0)
+		r = loop_timer_in(&c->outlook, NS_PER_S);
 	if (r < 0) {
 		coordinator_close(c);
 		return r;
@@ -481,6 +521,7 @@ void coordinator_close(struct coordinator *c)
 		return;
 	if (c->loop) {
 		loop_timer_stop(&c->sync);
+		loop_timer_stop(&c->outlook);
 		if (c->http)
 			watch_close_all(c);
 		http_server_close(c->http);
@@ -495,6 +536,7 @@ void coordinator_close(struct coordinator *c)
 	map_free(c->logs);
 	map_free(c->sessions);
 	map_free(c->changed);
+	forecast_close(c->forecast);
 	blobs_close(c->blobs);
 	registry_close(c->registry);
 	store_close(c->store);

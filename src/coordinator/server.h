@@ -19,6 +19,7 @@
 #include "io/loop.h"
 #include "store/store.h"
 
+struct forecast;
 struct watcher;
 struct settings;
 
@@ -35,6 +36,7 @@ struct coordinator {
 	struct engine *engine;
 	struct http_server *http;
 	struct settings *settings;
+	struct forecast *forecast;
 	struct map *logs;     /* job id -> struct joblog */
 	struct map *sessions; /* node -> struct http_socket */
 	struct map *changed;  /* job ids to tell watchers of */
@@ -42,6 +44,7 @@ struct coordinator {
 	bool flush_due;
 	struct loop_timer tick;
 	struct loop_timer sync; /* of logs, once a second */
+	struct loop_timer outlook; /* rates of owners, to the engine */
 	/* A submit under way: its job record and its request id are one transaction. */
 	const char *submit_request;
 };

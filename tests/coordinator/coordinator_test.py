@@ -318,6 +318,25 @@ class Whole(unittest.TestCase):
         self.assertEqual((s["stop_all"], s["floor_cap"], s["blackout"][0]["from"]),
                          (True, "123000000", "08:00"))
 
+    def test_forecasts_remember(self):
+        c = self.campus
+        olga = c.enrol("owner", "olga")
+        n1, n2 = Agent(c, "n1", owner="olga"), Agent(c, "n2", owner="otto")
+        wait_for("both", lambda: n1.welcomed and n2.welcomed)
+        before = c.call(olga, "GET", "/v1/nodes/n1/forecast?horizon_s=3600")
+        self.assertEqual((before["state"], before["reclaims"]), ("lent", 0))
+        self.assertAlmostEqual(before["p_reclaim"] + before["p_off"] + before["survival"], 1, 6)
+        c.refused(404, olga, "GET", "/v1/nodes/n2/forecast")
+        c.refused(404, c.admin_dir, "GET", "/v1/nodes/nowhere/forecast")
+        n1.notice()
+        n1.owned()
+        wait_for("counted", lambda: c.call(olga, "GET", "/v1/nodes/n1/forecast")["reclaims"] == 1)
+        c.kill()
+        c.start()
+        after = c.call(olga, "GET", "/v1/nodes/n1/forecast")
+        self.assertEqual(after["reclaims"], 1)
+        self.assertIn("1 reclaims", c.cli(olga, "forecast", "n1").stdout)
+
     def test_openapi_is_what_it_serves(self):
         c = self.campus
         with open(os.path.join(os.environ["RECLAIM_SOURCE"], "docs/openapi.json")) as f:
