@@ -122,9 +122,9 @@ static int build_core(struct campus *c, struct diag *diag)
 	if (r < 0 || !t->core_bps)
 		return r;
 	/* One queue for all that crosses the core. */
-	r = netns_batch(fd, "ip", "link add all type ifb\nlink set all up\n", diag);
+	r = netns_batch(fd, "ip", "link add fabric type ifb\nlink set fabric up\n", diag);
 	if (r == 0) {
-		add_shape(&b, "all", t->core_bps);
+		add_shape(&b, "fabric", t->core_bps);
 		r = b.failed ? -ENOMEM : netns_batch(fd, "tc", b.data, diag);
 	}
 	return r;
@@ -168,7 +168,7 @@ static int build_switch(struct campus *c, size_t i, struct diag *diag)
 	strbuf_clear(&tc);
 	add_shape(&tc, dev, bd->uplink_bps);
 	if (c->s->topology.core_bps)
-		add_ingress_shape(&tc, dev, "all");
+		add_ingress_shape(&tc, dev, "fabric");
 	if (r == 0)
 		r = tc.failed ? -ENOMEM : netns_batch(core_fd, "tc", tc.data, diag);
 	return r;

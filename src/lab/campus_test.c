@@ -23,6 +23,7 @@
 static const char text[] =
 	"name: t\n"
 	"topology:\n"
+	"  core: {capacity: 1Gbit}\n"
 	"  buildings: [{name: a, uplink: 40Mbit}, {name: b, uplink: 200Mbit}]\n"
 	"  machines: [{name: a1, building: a, link: 80Mbit}, {name: a2, building: a, link: 80Mbit},\n"
 	"             {name: b1, building: b, link: 20Mbit}]\n"

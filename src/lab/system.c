@@ -333,8 +333,11 @@ static int make_user(struct lab *l, struct lab_user *u, struct diag *diag)
 {
 	int r;
 
+	(void)snprintf(u->home, sizeof(u->home), "%s/home", l->dir);
+	r = dir_make_all(u->home, 0755); /* each home is closed, the way to it is open */
 	(void)snprintf(u->home, sizeof(u->home), "%s/home/%s", l->dir, u->name);
-	r = enrol(l, campus_find(l->campus, "coordinator"), "guest", u->name, u->home, diag);
+	if (r == 0)
+		r = enrol(l, campus_find(l->campus, "coordinator"), "guest", u->name, u->home, diag);
 	if (r == 0 && l->guard->root)
 		r = give(u->home, u->uid, u->uid);
 	return r;
