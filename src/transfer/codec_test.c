@@ -96,12 +96,27 @@ static void test_scavenger_keeps_its_floor(void **state)
 	assert_true(share(&s, &now, 1000000000, 2000) >= 100000000);
 }
 
+/* A connection that idles keeps the smoothed round trip of a bad moment for ever. */
+static void test_scavenger_ignores_idle_connections(void **state)
+{
+	struct scavenger_sample x = { 0 };
+
+	scavenger_sample_add(&x, 5846, 11311, 30, 2, 3140);
+	assert_int_equal(x.rtt_us, 0);
+	scavenger_sample_add(&x, 414, 643, 13, 1, 100);
+	scavenger_sample_add(&x, 900, 643, 18, 0, 5);
+	assert_int_equal(x.rtt_us, 414);
+	assert_int_equal(x.min_rtt_us, 13);
+	assert_int_equal(x.retrans, 3);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_codec_follows_the_link),
 		cmocka_unit_test(test_scavenger_fills_and_yields),
 		cmocka_unit_test(test_scavenger_keeps_its_floor),
+		cmocka_unit_test(test_scavenger_ignores_idle_connections),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -60,7 +60,7 @@ static void decide(struct pacer *p)
 
 static void sample(struct pacer *p, uint64_t now)
 {
-	struct scavenger_sample x = { .min_rtt_us = UINT32_MAX };
+	struct scavenger_sample x = { 0 };
 	uint64_t acked = p->acked_gone;
 
 	for (unsigned i = 0; i < p->count; i++) {
@@ -71,11 +71,8 @@ static void sample(struct pacer *p, uint64_t now)
 		if (getsockopt(link_fd(p->links[i]), IPPROTO_TCP, TCP_INFO, &t, &len) < 0)
 			continue;
 		acked += t.tcpi_bytes_acked;
-		x.rtt_us = MAX(x.rtt_us, t.tcpi_rtt);
-		x.rttvar_us = MAX(x.rttvar_us, t.tcpi_rttvar);
-		if (t.tcpi_min_rtt)
-			x.min_rtt_us = MIN(x.min_rtt_us, t.tcpi_min_rtt);
-		x.retrans += t.tcpi_total_retrans;
+		scavenger_sample_add(&x, t.tcpi_rtt, t.tcpi_rttvar, t.tcpi_min_rtt,
+				     t.tcpi_total_retrans, t.tcpi_last_data_sent);
 	}
 	if (now - p->acked_ns >= MEASURE_NS) {
 		p->measured_bps = p->acked_ns && acked > p->acked_last ?
@@ -85,7 +82,7 @@ static void sample(struct pacer *p, uint64_t now)
 	}
 	if (p->count == 0 || x.rtt_us == 0)
 		return;
-	if (x.min_rtt_us != UINT32_MAX && (!p->base_us || x.min_rtt_us < p->base_us))
+	if (x.min_rtt_us && (!p->base_us || x.min_rtt_us < p->base_us))
 		p->base_us = x.min_rtt_us;
 	p->rtt_us = x.rtt_us;
 	p->queue_us = x.rtt_us > p->base_us ? x.rtt_us - p->base_us : 0;

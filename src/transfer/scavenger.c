@@ -23,6 +23,18 @@ void scavenger_init(struct scavenger *s, uint64_t floor_bps, uint64_t max_bps, u
 	s->start = true;
 }
 
+void scavenger_sample_add(struct scavenger_sample *x, uint32_t rtt_us, uint32_t rttvar_us,
+			  uint32_t min_rtt_us, uint64_t retrans, uint32_t idle_ms)
+{
+	x->retrans += retrans;
+	if (min_rtt_us && (!x->min_rtt_us || min_rtt_us < x->min_rtt_us))
+		x->min_rtt_us = min_rtt_us;
+	if (idle_ms > SCAVENGER_IDLE_MS || !rtt_us || (x->rtt_us && x->rtt_us <= rtt_us))
+		return;
+	x->rtt_us = rtt_us;
+	x->rttvar_us = rttvar_us;
+}
+
 static uint64_t clamp(const struct scavenger *s, uint64_t rate)
 {
 	uint64_t least = MAX(RATE_MIN, s->floor_bps), up = MAX(rate, least);

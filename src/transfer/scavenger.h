@@ -35,11 +35,19 @@ struct scavenger {
 };
 
 struct scavenger_sample {
-	uint32_t rtt_us, rttvar_us; /* smoothed, worst of the connections */
+	uint32_t rtt_us, rttvar_us; /* smoothed, of the connection that fares best; 0 = all idle */
 	uint32_t min_rtt_us;        /* least of the connections */
 	uint64_t retrans;           /* sum so far */
 	uint64_t delivered_bps;     /* over the last samples */
 };
+
+/* One connection's figures into a zeroed sample. A smoothed round trip stands still on a connection
+ * that sends nothing, so one that was idle for long says nothing of the queue. All connections
+ * share the path: what a queue does to one it does to each, what a busy machine does it does to
+ * some; hence the least. */
+#define SCAVENGER_IDLE_MS 200
+void scavenger_sample_add(struct scavenger_sample *x, uint32_t rtt_us, uint32_t rttvar_us,
+			  uint32_t min_rtt_us, uint64_t retrans, uint32_t idle_ms);
 
 void scavenger_init(struct scavenger *s, uint64_t floor_bps, uint64_t max_bps, uint64_t now_ns);
 /* Every SCAVENGER_SAMPLE_MS. Returns the rate from now on, bit/s. */
