@@ -134,14 +134,18 @@ static int read_link(struct nl_msg *msg, void *arg)
 /* Sends a request whose answers go to fn; ends at the ack, the end of a dump or an error. */
 static int ask(struct nl_sock *s, struct nl_msg *msg, nl_recvmsg_msg_cb_t fn, void *arg)
 {
-	struct nl_cb *cb;
-	int err = nl_send_auto(s, msg);
+	struct nl_cb *shared = nl_socket_get_cb(s); /* takes a reference */
+	struct nl_cb *cb = nl_cb_clone(shared);
+	int err;
 
-	if (err < 0)
-		return net_errno(err);
-	cb = nl_cb_clone(nl_socket_get_cb(s));
+	nl_cb_put(shared);
 	if (!cb)
 		return -ENOMEM;
+	err = nl_send_auto(s, msg);
+	if (err < 0) {
+		nl_cb_put(cb);
+		return net_errno(err);
+	}
 	nl_cb_set(cb, NL_CB_VALID, NL_CB_CUSTOM, fn, arg);
 	err = nl_recvmsgs(s, cb);
 	nl_cb_put(cb);
