@@ -83,6 +83,7 @@ struct watch {
 	unsigned at;       /* next frame to look at */
 	uint64_t last_ns;  /* CLOCK_REALTIME of the latest guest packet */
 	uint64_t packets;
+	bool lossy;        /* the ring was full at some time: this machine stood still for long */
 	struct seen_bpf *seen;
 	int seen_fd;
 };
@@ -139,13 +140,23 @@ static void watch_drain(struct watch *w)
 
 		if (!(h->tp_status & TP_STATUS_USER))
 			return;
-		CHECK(!(h->tp_status & TP_STATUS_LOSING) || w->packets == 0);
+		w->lossy |= (h->tp_status & TP_STATUS_LOSING) != 0;
 		ns = h->tp_sec * NS_PER_S + h->tp_nsec;
 		w->last_ns = MAX(w->last_ns, ns);
 		w->packets++;
 		h->tp_status = TP_STATUS_KERNEL;
 		w->at = (w->at + 1) % RING_FRAMES;
 	}
+}
+
+/* The kernel says "losing" until its count was read. */
+static void watch_forgive(struct watch *w)
+{
+	struct tpacket_stats stats;
+	socklen_t len = sizeof(stats);
+
+	CHECK(getsockopt(w->fd, SOL_PACKET, PACKET_STATISTICS, &stats, &len) == 0);
+	w->lossy = false;
 }
 
 struct seen_attach {
@@ -205,7 +216,7 @@ struct sample {
 	double out_us, in_us;   /* last packet after the decision; 0 = none came after it */
 	double exec_us;         /* the later of both, from before reclaim-cut was started */
 	uint64_t backlog, call_ns;
-	bool stolen;
+	bool stolen, lossy;
 };
 
 struct bench {
@@ -309,6 +320,10 @@ static bool kill_once(struct bench *b, const struct variant *v, bool sham, struc
 	}
 	(void)nanosleep(&watch_time, NULL);
 	watch_drain(&b->watch);
+	if (b->watch.lossy) {
+		watch_forgive(&b->watch);
+		s.lossy = true; /* the last packet may be one of the lost */
+	}
 	s.out_us = us_after(b->watch.last_ns, real);
 	s.in_us = us_after(seen_read(&b->watch, 0), boot);
 	if (spawned)
@@ -439,7 +454,7 @@ static int run_variant(struct bench *b, const struct variant *v, size_t count)
 {
 	struct VEC(struct sample) samples = VEC_INIT;
 	pid_t world, guest, research = -1;
-	size_t misses = 0;
+	size_t misses = 0, unseen = 0;
 	int seen = 0;
 	struct diag d = DIAG_INIT;
 
@@ -461,18 +476,24 @@ static int run_variant(struct bench *b, const struct variant *v, size_t count)
 		seen += kill_once(b, v, true, &s) && s.out_us > WATCH_US / 4 && s.in_us > WATCH_US / 4;
 	}
 	CHECK(v->research || seen == SHAMS);
+	watch_forgive(&b->watch);
 	while (samples.count < MAX(count / v->part, (size_t)1) && misses < 10) {
 		struct sample s;
 
-		if (kill_once(b, v, false, &s))
-			CHECK(VEC_PUSH(&samples, s) == 0);
-		else
+		if (!kill_once(b, v, false, &s)) {
 			misses++;
+		} else if (s.lossy) {
+			unseen++;
+		} else {
+			CHECK(VEC_PUSH(&samples, s) == 0);
+			misses = 0;
+		}
 	}
 	load_stop(guest);
 	load_stop(world);
 	load_stop(research);
 	report(v, samples.data, samples.count);
+	print_metric(v, "", "unseen_kills", (double)unseen, "kills", samples.count);
 	VEC_DONE(&samples);
 	watch_done(&b->watch);
 	close(b->kill_fd);

@@ -11,10 +11,12 @@
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 
 #include <cmocka.h>
@@ -126,6 +128,31 @@ static void test_probe(void **state)
 	assert_true(f.items[EDGE_ROOT].have && f.items[EDGE_BPF].have);
 }
 
+static int stay(void *arg)
+{
+	pid_t pid = fork();
+
+	(void)arg;
+	while (pid == 0)
+		(void)pause();
+	return pid;
+}
+
+/* A process in a namespace, as a guest is. */
+static pid_t hold(int ns)
+{
+	pid_t pid = net_run_in(ns, stay, NULL);
+
+	assert_true(pid > 0);
+	return pid;
+}
+
+static void release(pid_t pid)
+{
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
 static void test_adopt(void **state)
 {
 	struct edge_config c = testnet_config(&net);
@@ -133,6 +160,7 @@ static void test_adopt(void **state)
 	int ns = testnet_ns_new(), out = testnet_udp(net.world_ns, TESTNET_INTERNET, 5000), in;
 	struct edge_guest g = attach(e, ns, "job-1", NULL, 0, 0), again;
 	struct edge_kill_report r;
+	pid_t holder;
 
 	(void)state;
 	in = testnet_udp(ns, NULL, 0);
@@ -155,12 +183,13 @@ static void test_adopt(void **state)
 	assert_int_equal(testnet_udp_send(in, TESTNET_INTERNET, 5000, "alive"), 0);
 	assert_true(testnet_udp_recv(out, SOON_MS, buf, sizeof(buf), NULL));
 	assert_string_equal(buf, "alive"); /* "dead" would have been first */
-	/* Adoption found the guest's namespace: its queue can be set again. */
-	{
-		CLEANUP_FD int holder = testnet_udp(ns, NULL, 0);
-
-		assert_true(holder >= 0);
-	}
+	/* With a process in it, the guest's namespace is found, and its own queue can be set again. */
+	holder = hold(ns);
+	edge_close(e);
+	e = open_edge(&c);
+	assert_non_null(e->guests[g.slot].inner);
+	assert_int_equal(edge_guest_rate_set(e, g.slot, 10000000), 0);
+	release(holder);
 	close(ns);
 	close(in);
 	close(out);
@@ -393,6 +422,68 @@ static void test_kill_no_htb(void **state)
 {
 	(void)state;
 	kill_both_ways(1u << EDGE_HTB | 1u << EDGE_TBF);
+}
+
+/* One guest is cut, its neighbour goes on; and neither reaches the other. */
+static void test_kill_one(void **state)
+{
+	struct edge_config c = testnet_config(&net);
+	struct edge *e = open_edge(&c);
+	int ns[2] = { testnet_ns_new(), testnet_ns_new() }, in[2];
+	int out = testnet_udp(net.world_ns, TESTNET_INTERNET, 5000);
+	struct edge_guest g[2] = { attach(e, ns[0], "job-a", NULL, 0, 0), attach(e, ns[1], "job-b", NULL, 0, 0) };
+	char other[INET_ADDRSTRLEN];
+
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		in[i] = testnet_udp(ns[i], NULL, (uint16_t)(8000 + i));
+	(void)inet_ntop(AF_INET, &g[1].address, other, sizeof(other));
+	(void)testnet_udp_send(in[0], other, 8001, "neighbour");
+	assert_int_equal(edge_kill(e, g[0].slot, NULL), 0);
+	assert_true(edge_killed(e, g[0].slot));
+	assert_false(edge_killed(e, g[1].slot));
+	(void)testnet_udp_send(in[0], TESTNET_INTERNET, 5000, "cut");
+	assert_int_equal(testnet_udp_send(in[1], TESTNET_INTERNET, 5000, "free"), 0);
+	assert_true(testnet_udp_recv(out, SOON_MS, buf, sizeof(buf), NULL));
+	assert_string_equal(buf, "free");
+	assert_false(testnet_udp_recv(out, 0, buf, sizeof(buf), NULL));
+	assert_false(testnet_udp_recv(in[1], 0, buf, sizeof(buf), NULL));
+	assert_int_equal(edge_kill(e, EDGE_GUESTS_MAX, NULL), -ENOENT);
+	for (int i = 0; i < 2; i++) {
+		close(in[i]);
+		close(ns[i]);
+	}
+	close(out);
+	remove_edge(e);
+}
+
+/* All slots are given out, and one more is refused and leaves nothing. */
+static void test_full(void **state)
+{
+	struct edge_config c = testnet_config(&net);
+	struct edge *e = open_edge(&c);
+	int ns[EDGE_GUESTS_MAX + 1];
+	struct edge_guest_config gc = { .epoch = 1 };
+	struct edge_guest g, all[EDGE_GUESTS_MAX];
+	struct diag d = DIAG_INIT;
+	char job[16];
+
+	(void)state;
+	for (int i = 0; i <= EDGE_GUESTS_MAX; i++) {
+		ns[i] = testnet_ns_new();
+		(void)snprintf(job, sizeof(job), "job-%d", i);
+		gc.job = job;
+		gc.netns_fd = ns[i];
+		assert_int_equal(edge_guest_attach(e, &gc, &g, &d), i < EDGE_GUESTS_MAX ? 0 : -ENOSPC);
+	}
+	assert_int_equal(edge_guests(e, all, EDGE_GUESTS_MAX), EDGE_GUESTS_MAX);
+	gc.job = "job-3";
+	assert_int_equal(edge_guest_attach(e, &gc, &g, &d), -EEXIST);
+	gc.job = "";
+	assert_int_equal(edge_guest_attach(e, &gc, &g, &d), -EINVAL);
+	for (int i = 0; i <= EDGE_GUESTS_MAX; i++)
+		close(ns[i]);
+	remove_edge(e);
 }
 
 static void test_floor(void **state)
@@ -654,6 +745,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_lease),
 		cmocka_unit_test(test_kill),
 		cmocka_unit_test(test_kill_no_htb),
+		cmocka_unit_test(test_kill_one),
+		cmocka_unit_test(test_full),
 		cmocka_unit_test(test_floor),
 		cmocka_unit_test(test_shares_htb),
 		cmocka_unit_test(test_shares_police),
