@@ -98,6 +98,7 @@ struct http_server {
 	struct loop *loop;
 	struct lws_context *context;
 	struct lws_vhost *vhost;
+	SSL_CTX *client_tls; /* unused: else libwebsockets makes one with the system's authorities */
 	struct http_server_config config;
 	char *spool_dir;
 	struct http_conn *conns;

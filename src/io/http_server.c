@@ -462,6 +462,7 @@ static void info_fill(struct http_server *s, struct lws_context_creation_info *i
 	info->alpn = "http/1.1";
 	info->max_http_header_data = HEADER_MAX;
 	info->pt_serv_buf_size = HTTP_SERVICE_BUFFER;
+	info->provided_client_ssl_ctx = s->client_tls;
 	info->timeout_secs = HANDSHAKE_TIMEOUT_S;
 	info->keepalive_timeout = KEEPALIVE_IDLE_S;
 	info->timeout_secs_ah_idle = 30 * 86400; /* an event stream holds its headers all the while */
@@ -491,6 +492,11 @@ int http_server_open(struct loop *l, const struct http_server_config *config,
 	s->loop = l;
 	s->config = *config;
 	s->spool_dir = config->spool_dir ? strdup(config->spool_dir) : NULL;
+	s->client_tls = SSL_CTX_new(TLS_client_method());
+	if (!s->client_tls) {
+		http_server_close(s);
+		return -ENOMEM;
+	}
 	http_lws_log();
 
 	struct lws_context_creation_info info = { 0 };
@@ -542,6 +548,7 @@ void http_server_close(struct http_server *s)
 	}
 	while (s->conns)
 		conn_free(s->conns);
+	SSL_CTX_free(s->client_tls);
 	free(s->spool_dir);
 	free(s);
 }

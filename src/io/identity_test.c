@@ -100,7 +100,7 @@ static void test_bad_input(void **state)
 		assert_int_equal(identity_ca_sign(ca, csr, names[i], IDENTITY_GUEST, 60, &cert, NULL, &d),
 				 -EINVAL);
 	/* Any broken byte of a request is refused, and never crashes. */
-	for (size_t i = 0; csr[i]; i += 7) {
+	for (size_t i = 0, n = strlen(csr); i < n; i += 7) {
 		char old = csr[i];
 		csr[i] = old == 'A' ? 'B' : 'A';
 		if (identity_ca_sign(ca, csr, "bad", IDENTITY_GUEST, 60, &cert, NULL, &d) == 0) {
