@@ -18,8 +18,6 @@
 #include "base/point.h"
 #include "image/store_internal.h"
 
-#define WRITEBACK_STEP (8u << 20)
-
 struct image_incoming {
 	struct image_store *store;
 	char job[IMAGE_JOB_MAX + 1], job_dir[PATH_MAX], dir[PATH_MAX];
@@ -34,10 +32,10 @@ struct image_incoming {
 	uint8_t *layout, *have; /* mapped bitmaps */
 	size_t bitmap_len;
 	uint64_t *offsets;     /* of each 64th chunk in the pack */
-	int pack_fd;
+	int pack_fd, direct_fd;
 	uint64_t pack_len;
 	pthread_mutex_t mutex; /* have, counters */
-	uint64_t lacking, lacking_bytes, written;
+	uint64_t lacking, lacking_bytes;
 };
 
 static bool bit_get(const uint8_t *map, uint32_t i)
@@ -65,7 +63,7 @@ int image_incoming_open(struct image_store *s, const char *job,
 
 	if (!in)
 		return -ENOMEM;
-	in->job_lock_fd = in->lock_fd = in->manifest_fd = in->pack_fd = -1;
+	in->job_lock_fd = in->lock_fd = in->manifest_fd = in->pack_fd = in->direct_fd = -1;
 	pthread_mutex_init(&in->mutex, NULL);
 	if (manifest_len < MANIFEST_HEADER_LEN || manifest_len > MANIFEST_LEN_MAX)
 		return diag_set(diag, -EBADMSG, "manifest", "impossible length");
@@ -120,7 +118,7 @@ void image_incoming_close(struct image_incoming *in)
 	if (in->have)
 		(void)munmap(in->have, in->bitmap_len);
 	image_close(&in->img);
-	for (int *fd = (int[]){ in->manifest_fd, in->pack_fd, in->lock_fd, in->job_lock_fd, -2 };
+	for (int *fd = (int[]){ in->manifest_fd, in->pack_fd, in->direct_fd, in->lock_fd, in->job_lock_fd, -2 };
 	     *fd != -2; fd++)
 		if (*fd >= 0)
 			(void)close(*fd); /* what must be on disk was synced at commit */
@@ -231,13 +229,11 @@ static int bitmap_map(struct image_incoming *in, const char *name, uint8_t **ret
 
 static bool held_elsewhere(const struct image_incoming *in, uint32_t i)
 {
+	struct pack_place at;
 	struct chunk c;
-	uint64_t offset;
-	uint32_t len;
-	int fd;
 
 	manifest_chunk(&in->img.m, i, &c);
-	return packs_find(in->packs, c.name, &fd, &offset, &len) == 0 && len == c.len;
+	return packs_find(in->packs, c.name, &at) == 0 && at.len == c.len;
 }
 
 static uint64_t chunk_offset(const struct image_incoming *in, uint32_t i)
@@ -279,19 +275,22 @@ static int layout_make(struct image_incoming *in, bool fresh)
 /* Trusts nothing that an earlier process noted: reads it back. */
 static int have_check(struct image_incoming *in)
 {
-	CLEANUP_FREE uint8_t *buf = malloc(in->img.m.chunk_size);
+	CLEANUP_FREE uint8_t *buf = aligned_alloc(PACK_ALIGN, in->img.m.chunk_size);
 	const struct manifest *m = &in->img.m;
 
 	if (!buf)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < m->chunk_count; i++) {
+		struct pack_place at = { in->pack_fd, in->direct_fd, 0, 0 };
 		uint8_t check[SEAL_CHECK_LEN];
 		struct chunk c;
 
 		if (!bit_get(in->have, i))
 			continue;
 		manifest_chunk(m, i, &c);
-		if (pread(in->pack_fd, buf, c.len, (off_t)chunk_offset(in, i)) == (ssize_t)c.len) {
+		at.offset = chunk_offset(in, i);
+		at.len = c.len;
+		if (pack_read(&at, buf) == 0) {
 			seal_check(buf, c.len, check);
 			if (memcmp(check, c.check, SEAL_CHECK_LEN) == 0)
 				continue;
@@ -338,6 +337,7 @@ static int storage_open(struct image_incoming *in, uint64_t reserve, struct diag
 	in->pack_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (in->pack_fd < 0)
 		return io_error(diag, path);
+	in->direct_fd = pack_open_direct(path, O_RDWR);
 	r = bitmap_map(in, "layout", &in->layout, &layout_fresh);
 	if (r == 0)
 		r = bitmap_map(in, "have", &in->have, &have_fresh);
@@ -394,11 +394,12 @@ void image_incoming_lacking(const struct image_incoming *in, uint64_t *ret_chunk
 	*ret_bytes = in->lacking_bytes;
 }
 
-int image_incoming_put(struct image_incoming *in, uint32_t i, const void *buf, struct diag *diag)
+int image_incoming_put(struct image_incoming *in, uint32_t i, void *buf, struct diag *diag)
 {
+	struct pack_place at = { in->pack_fd, in->direct_fd, 0, 0 };
 	uint8_t check[SEAL_CHECK_LEN];
 	struct chunk c;
-	uint64_t offset, written;
+	int r;
 
 	if (i >= in->img.m.chunk_count)
 		return diag_set(diag, -EBADMSG, in->dir, "chunk %u is not of this image", i);
@@ -408,27 +409,17 @@ int image_incoming_put(struct image_incoming *in, uint32_t i, const void *buf, s
 	seal_check(buf, c.len, check);
 	if (memcmp(check, c.check, SEAL_CHECK_LEN) != 0)
 		return diag_set(diag, -EBADMSG, in->dir, "chunk %u arrived damaged", i);
-	offset = chunk_offset(in, i);
-	for (uint32_t at = 0; at < c.len;) {
-		ssize_t n = pwrite(in->pack_fd, (const uint8_t *)buf + at, c.len - at,
-				   (off_t)(offset + at));
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return io_error(diag, in->dir);
-		at += (uint32_t)n;
-	}
+	at.offset = chunk_offset(in, i);
+	at.len = c.len;
+	r = pack_write(&at, buf);
+	if (r < 0)
+		return diag_set(diag, r, in->dir, "%s", strerror(-r));
 	POINT("image.incoming.before_have");
 	pthread_mutex_lock(&in->mutex);
 	bit_set(in->have, i);
 	in->lacking--;
 	in->lacking_bytes -= c.len;
-	written = in->written += c.len;
 	pthread_mutex_unlock(&in->mutex);
-	if (written / WRITEBACK_STEP != (written - c.len) / WRITEBACK_STEP)
-		/* Keeps the disk busy, so that the fsync at the end is short. */
-		(void)sync_file_range(in->pack_fd, 0, 0, SYNC_FILE_RANGE_WRITE);
 	return 0;
 }
 

@@ -49,9 +49,9 @@ bool image_incoming_lacks(const struct image_incoming *in, uint32_t i);
 void image_incoming_lacking(const struct image_incoming *in, uint64_t *ret_chunks,
 			    uint64_t *ret_bytes);
 /* One chunk as stored, from any thread. The caller holds at most one thread on one chunk. Checked
- * before it is written: -EBADMSG. A chunk that is here already is fine. buf may be written to
- * (it is not) and should be aligned to 4096 for speed. */
-int image_incoming_put(struct image_incoming *in, uint32_t i, const void *buf, struct diag *diag);
+ * before it is written: -EBADMSG. A chunk that is here already is fine. buf has room up to the
+ * next multiple of 4096, which is overwritten, and should be aligned to it for speed. */
+int image_incoming_put(struct image_incoming *in, uint32_t i, void *buf, struct diag *diag);
 /* All are here: to disk, then visible. -ENODATA when chunks lack. Still to be closed. */
 int image_incoming_commit(struct image_incoming *in, struct image_info *ret, struct diag *diag);
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -133,7 +134,7 @@ int pack_idx_write(const char *path, struct pack_row *rows, uint32_t count, uint
 
 struct pack {
 	char name[72];
-	int fd;
+	int fd, direct_fd;
 	void *map;
 	size_t map_len;
 	struct pack_idx idx;
@@ -143,15 +144,22 @@ struct packs {
 	struct VEC(struct pack) items;
 };
 
+static void pack_close(struct pack *k)
+{
+	if (k->fd >= 0)
+		(void)close(k->fd); /* only read */
+	if (k->direct_fd >= 0)
+		(void)close(k->direct_fd); /* only read */
+	if (k->map)
+		(void)munmap(k->map, k->map_len);
+}
+
 void packs_close(struct packs *p)
 {
 	if (!p)
 		return;
 	VEC_EACH(&p->items, k) {
-		if (k->fd >= 0)
-			(void)close(k->fd); /* only read */
-		if (k->map)
-			(void)munmap(k->map, k->map_len);
+		pack_close(k);
 	}
 	VEC_DONE(&p->items);
 	free(p);
@@ -165,7 +173,7 @@ static int pack_open(const char *dir, const char *idx_name, struct pack *k, stru
 	int r;
 
 	memset(k, 0, sizeof(*k));
-	k->fd = -1;
+	k->fd = k->direct_fd = -1;
 	if (strlen(idx_name) - 4 >= sizeof(k->name))
 		return -ENAMETOOLONG;
 	memcpy(k->name, idx_name, strlen(idx_name) - 4);
@@ -190,7 +198,10 @@ static int pack_open(const char *dir, const char *idx_name, struct pack *k, stru
 	if (r < 0)
 		return r;
 	k->fd = open(path, O_RDONLY | O_CLOEXEC);
-	return k->fd < 0 ? -errno : 0;
+	if (k->fd < 0)
+		return -errno;
+	k->direct_fd = pack_open_direct(path, O_RDONLY);
+	return 0;
 }
 
 int packs_open(const char *job_dir, struct packs **ret, struct diag *diag)
@@ -218,10 +229,7 @@ int packs_open(const char *job_dir, struct packs **ret, struct diag *diag)
 		if (r == 0)
 			r = VEC_PUSH(&p->items, k);
 		if (r < 0) {
-			if (k.fd >= 0)
-				(void)close(k.fd);
-			if (k.map)
-				(void)munmap(k.map, k.map_len);
+			pack_close(&k);
 			/* A damaged or half-removed pack only means that its chunks are missing:
 			 * they are found elsewhere, fetched again, or the image before serves. */
 			if (r != -EBADMSG && r != -ENOENT)
@@ -232,8 +240,7 @@ int packs_open(const char *job_dir, struct packs **ret, struct diag *diag)
 	return 0;
 }
 
-int packs_find(const struct packs *p, const uint8_t name[SEAL_NAME_LEN], int *ret_fd,
-	       uint64_t *ret_offset, uint32_t *ret_len)
+int packs_find(const struct packs *p, const uint8_t name[SEAL_NAME_LEN], struct pack_place *ret)
 {
 	for (size_t n = 0; n < p->items.count; n++) {
 		const struct pack *k = &p->items.data[n];
@@ -243,13 +250,72 @@ int packs_find(const struct packs *p, const uint8_t name[SEAL_NAME_LEN], int *re
 			struct pack_row row;
 
 			pack_idx_row(&k->idx, (uint32_t)i, &row);
-			*ret_fd = k->fd;
-			*ret_offset = row.offset;
-			*ret_len = row.len;
+			*ret = (struct pack_place){ k->fd, k->direct_fd, row.offset, row.len };
 			return 0;
 		}
 	}
 	return -ENOENT;
+}
+
+int pack_open_direct(const char *path, int flags)
+{
+	return open(path, flags | O_CLOEXEC | O_DIRECT);
+}
+
+static bool is_aligned(const void *buf)
+{
+	return ((uintptr_t)buf & (PACK_ALIGN - 1)) == 0;
+}
+
+int pack_read(const struct pack_place *at, void *buf)
+{
+	bool direct = at->direct_fd >= 0 && is_aligned(buf);
+	uint64_t len = direct ? pack_align(at->len) : at->len;
+
+	for (uint64_t got = 0; got < at->len;) {
+		ssize_t n = pread(direct ? at->direct_fd : at->fd, (uint8_t *)buf + got, len - got,
+				  (off_t)(at->offset + got));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (direct && (n < 0 ? errno == EINVAL : got + (uint64_t)n < at->len)) {
+			direct = false; /* refused, or an odd piece: the rest the plain way */
+			len = at->len;
+			got += n > 0 ? (uint64_t)n : 0;
+			continue;
+		}
+		if (n < 0)
+			return -errno;
+		if (n == 0)
+			return -EBADMSG;
+		got += (uint64_t)n;
+	}
+	return 0;
+}
+
+int pack_write(const struct pack_place *at, void *buf)
+{
+	bool direct = at->direct_fd >= 0 && is_aligned(buf);
+	uint64_t len = direct ? pack_align(at->len) : at->len;
+
+	if (direct)
+		memset((uint8_t *)buf + at->len, 0, len - at->len);
+	for (uint64_t put = 0; put < len;) {
+		ssize_t n = pwrite(direct ? at->direct_fd : at->fd, (uint8_t *)buf + put, len - put,
+				   (off_t)(at->offset + put));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (direct && (n < 0 ? errno == EINVAL : (uint64_t)n < len - put)) {
+			direct = false;
+			put += n > 0 ? (uint64_t)n : 0;
+			continue;
+		}
+		if (n < 0)
+			return -errno;
+		put += (uint64_t)n;
+	}
+	return 0;
 }
 
 size_t packs_count(const struct packs *p)

@@ -50,12 +50,28 @@ struct packs;
 int packs_open(const char *job_dir, struct packs **ret, struct diag *diag);
 void packs_close(struct packs *p);
 DEFINE_CLEANUP(struct packs *, packs_close)
-/* Where a chunk lies: 0 or -ENOENT. The descriptor belongs to p. */
-int packs_find(const struct packs *p, const uint8_t name[SEAL_NAME_LEN], int *ret_fd,
-	       uint64_t *ret_offset, uint32_t *ret_len);
+/* Where a chunk lies. The descriptors belong to the packs. */
+struct pack_place {
+	int fd, direct_fd; /* direct_fd: past the page cache, or -1 */
+	uint64_t offset;
+	uint32_t len;
+};
+int packs_find(const struct packs *p, const uint8_t name[SEAL_NAME_LEN], struct pack_place *ret); /* 0 or -ENOENT */
 size_t packs_count(const struct packs *p);
 const struct pack_idx *packs_idx(const struct packs *p, size_t i);
 const char *packs_name(const struct packs *p, size_t i); /* without ".pack" */
 int packs_fd(const struct packs *p, size_t i);
+
+/*
+ * Chunks go past the page cache where the file system lets them: here that costs
+ * a tenth of the CPU (0.13 against 1.6-2.2 s/GB written, measured) and leaves the
+ * owner's cache alone. buf is aligned to PACK_ALIGN and has room for
+ * pack_align(len) bytes, else the page cache is used after all; what follows len
+ * is overwritten.
+ */
+int pack_read(const struct pack_place *at, void *buf); /* 0, -EBADMSG when cut off, -errno */
+int pack_write(const struct pack_place *at, void *buf);
+/* A second descriptor of path for the above, or -1. */
+int pack_open_direct(const char *path, int flags);
 
 #endif

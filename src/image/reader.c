@@ -71,13 +71,11 @@ const uint8_t *image_reader_digest(const struct image_reader *r)
 
 bool image_reader_has(const struct image_reader *r, uint32_t i)
 {
+	struct pack_place at;
 	struct chunk c;
-	uint64_t offset;
-	uint32_t len;
-	int fd;
 
 	manifest_chunk(&r->img.m, i, &c);
-	return packs_find(r->packs, c.name, &fd, &offset, &len) == 0;
+	return packs_find(r->packs, c.name, &at) == 0;
 }
 
 int image_reader_sealed(const struct image_reader *r, uint32_t i, void *buf, struct chunk *ret,
@@ -85,27 +83,20 @@ int image_reader_sealed(const struct image_reader *r, uint32_t i, void *buf, str
 {
 	struct chunk c;
 	uint8_t check[SEAL_CHECK_LEN];
-	uint64_t offset;
-	uint32_t len;
-	int fd;
+	struct pack_place at;
+	int err;
 
 	manifest_chunk(&r->img.m, i, &c);
-	if (packs_find(r->packs, c.name, &fd, &offset, &len) < 0)
+	if (packs_find(r->packs, c.name, &at) < 0)
 		return diag_set(diag, -ENOENT, r->img.job_dir, "chunk %u is not here", i);
-	if (len != c.len)
+	if (at.len != c.len)
 		return diag_set(diag, -EBADMSG, r->img.job_dir, "chunk %u has another length", i);
-	for (uint32_t at = 0; at < len;) {
-		ssize_t n = pread(fd, (uint8_t *)buf + at, len - at, (off_t)(offset + at));
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return io_error(diag, r->img.job_dir);
-		if (n == 0)
-			return diag_set(diag, -EBADMSG, r->img.job_dir, "chunk %u is cut off", i);
-		at += (uint32_t)n;
-	}
-	seal_check(buf, len, check);
+	err = pack_read(&at, buf);
+	if (err == -EBADMSG)
+		return diag_set(diag, err, r->img.job_dir, "chunk %u is cut off", i);
+	if (err < 0)
+		return diag_set(diag, err, r->img.job_dir, "chunk %u: %s", i, strerror(-err));
+	seal_check(buf, c.len, check);
 	if (memcmp(check, c.check, SEAL_CHECK_LEN) != 0)
 		return diag_set(diag, -EBADMSG, r->img.job_dir, "chunk %u is damaged", i);
 	if (ret)
@@ -143,7 +134,7 @@ int image_reader_entries(const struct image_reader *r, struct sealer *sealer, en
 {
 	const struct manifest *m = &r->img.m;
 	CLEANUP_STRBUF struct strbuf buf = STRBUF_INIT;
-	CLEANUP_FREE uint8_t *chunk = malloc(m->chunk_size);
+	CLEANUP_FREE uint8_t *chunk = aligned_alloc(PACK_ALIGN, m->chunk_size);
 	uint64_t total = 0, entries = 0;
 
 	if (!chunk)

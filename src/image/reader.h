@@ -24,7 +24,8 @@ const void *image_reader_bytes(const struct image_reader *r, size_t *ret_len);
 const uint8_t *image_reader_digest(const struct image_reader *r);
 bool image_reader_has(const struct image_reader *r, uint32_t i);
 
-/* Reads chunk i as stored into buf (manifest_chunk_len bytes) and holds it against its check.
+/* Reads chunk i as stored into buf (manifest_chunk_len bytes, rounded up to
+ * 4096; aligned to 4096 it is read past the page cache) and holds it against its check.
  * -EBADMSG damaged, -ENOENT no pack has it. ret (may be NULL) gets the table's row. */
 int image_reader_sealed(const struct image_reader *r, uint32_t i, void *buf, struct chunk *ret,
 			struct diag *diag);

@@ -394,7 +394,7 @@ int image_restore(struct image_store *s, const char *job, const char *digest,
 	t.reader = reader;
 	t.sealer = sealer;
 	t.m = image_reader_manifest(reader);
-	t.buf = buf = malloc(t.m->chunk_size);
+	t.buf = buf = aligned_alloc(PACK_ALIGN, t.m->chunk_size);
 	meta = strndup(t.m->meta, t.m->meta_len);
 	if (!buf || !meta)
 		return -ENOMEM;

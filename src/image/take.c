@@ -36,7 +36,6 @@
 #define DEPTH_MAX 256             /* nested folders; each costs a descriptor */
 #define SHARED_CHUNK_MIN (128u << 10)
 #define SHARED_BREAK_MASK 31      /* a break about every 32 files */
-#define WRITEBACK_STEP (8u << 20)
 
 struct chunk_list {
 	struct VEC(struct chunk) items;
@@ -50,8 +49,8 @@ struct taker {
 	struct packs *packs;      /* what the job has already */
 	struct map *own;          /* names written by this image */
 	char job_dir[PATH_MAX], tmp[PATH_MAX];
-	int pack_fd;
-	uint64_t pack_len, written_back;
+	int pack_fd, direct_fd;
+	uint64_t pack_len;
 	struct VEC(struct pack_row) rows;
 	struct chunk_list data, table;
 	struct strbuf records;    /* file table, not yet cut into chunks */
@@ -65,30 +64,17 @@ struct taker {
 
 /* ---- chunks ---- */
 
-static int chunk_write(struct taker *t, const struct chunk *c, const uint8_t *sealed)
+static int chunk_write(struct taker *t, const struct chunk *c, uint8_t *sealed)
 {
+	struct pack_place at = { t->pack_fd, t->direct_fd, t->pack_len, c->len };
 	struct pack_row row = { .offset = t->pack_len, .len = c->len };
+	int r = pack_write(&at, sealed);
 
+	if (r < 0)
+		return r;
 	memcpy(row.name, c->name, SEAL_NAME_LEN);
-	for (uint32_t at = 0; at < c->len;) {
-		ssize_t n = pwrite(t->pack_fd, sealed + at, c->len - at,
-				   (off_t)(t->pack_len + at));
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		at += (uint32_t)n;
-	}
 	t->pack_len += pack_align(c->len);
 	t->new_bytes += c->len;
-	if (t->pack_len - t->written_back >= WRITEBACK_STEP) {
-		/* Starts the disk early, so that the fsync at the end is short. */
-		(void)sync_file_range(t->pack_fd, (off_t)t->written_back,
-				      (off_t)(t->pack_len - t->written_back),
-				      SYNC_FILE_RANGE_WRITE);
-		t->written_back = t->pack_len;
-	}
 	return VEC_PUSH(&t->rows, row);
 }
 
@@ -97,15 +83,14 @@ static int chunk_write(struct taker *t, const struct chunk *c, const uint8_t *se
 static int chunk_put(struct taker *t, uint8_t *plain, uint32_t len, struct chunk *ret)
 {
 	struct chunk c = { .len = len };
-	uint64_t offset;
-	uint32_t old_len;
-	int fd, r;
+	struct pack_place old;
 	bool known;
+	int r;
 
 	if (image_cancelled(t->p->cancel))
 		return -ECANCELED;
 	seal_name(&t->keys, plain, len, c.name);
-	known = packs_find(t->packs, c.name, &fd, &offset, &old_len) == 0 && old_len == len;
+	known = packs_find(t->packs, c.name, &old) == 0 && old.len == len;
 	r = sealer_seal(t->sealer, c.name, plain, len, plain, c.tag);
 	if (r < 0)
 		return r;
@@ -224,15 +209,15 @@ static int piece_take(struct taker *t, int fd, bool small, uint64_t offset, uint
 	return r;
 }
 
-static int file_take(struct taker *t, int fd, uint64_t size, struct extents *x)
+static int file_take(struct taker *t, int fd, const struct stat *st, struct extents *x)
 {
-	bool small = size <= t->m.chunk_size / 2;
-	uint64_t at = 0;
+	uint64_t size = (uint64_t)st->st_size, at = 0;
+	bool small = size <= t->m.chunk_size / 2, full = (uint64_t)st->st_blocks * 512 >= size;
 	int r = 0;
 
 	while (at < size && r == 0) {
-		off_t data = lseek(fd, (off_t)at, SEEK_DATA);
-		off_t hole = data < 0 ? -1 : lseek(fd, data, SEEK_HOLE);
+		off_t data = full ? (off_t)at : lseek(fd, (off_t)at, SEEK_DATA);
+		off_t hole = data < 0 ? -1 : full ? (off_t)size : lseek(fd, data, SEEK_HOLE);
 
 		if (data < 0 && errno == ENXIO)
 			break; /* the rest is a hole */
@@ -385,7 +370,7 @@ static int file_entry(struct taker *t, int dir_fd, const char *name, const char 
 	    (hash_sip24(path, e.path_len, 0, 0) & SHARED_BREAK_MASK) == 0)
 		r = shared_flush(t);
 	if (r == 0)
-		r = file_take(t, fd, e.size, &x);
+		r = file_take(t, fd, &st, &x);
 	if (r == 0 && (fstat(fd, &after) < 0 || after.st_size != st.st_size ||
 		       after.st_mtim.tv_sec != st.st_mtim.tv_sec ||
 		       after.st_mtim.tv_nsec != st.st_mtim.tv_nsec))
@@ -662,8 +647,9 @@ static int taker_open(struct taker *t, struct diag *diag)
 	t->pack_fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (t->pack_fd < 0)
 		return io_error(diag, path);
-	t->buf = malloc(t->m.chunk_size);
-	t->shared = malloc(t->m.chunk_size);
+	t->direct_fd = pack_open_direct(path, O_RDWR);
+	t->buf = aligned_alloc(PACK_ALIGN, t->m.chunk_size);
+	t->shared = aligned_alloc(PACK_ALIGN, t->m.chunk_size);
 	return t->buf && t->shared ? 0 : -ENOMEM;
 }
 
@@ -681,6 +667,8 @@ static void taker_done(struct taker *t)
 	packs_close(t->packs);
 	if (t->pack_fd >= 0)
 		(void)close(t->pack_fd); /* synced before, or of no use any more */
+	if (t->direct_fd >= 0)
+		(void)close(t->direct_fd); /* the same file */
 	VEC_DONE(&t->rows);
 	VEC_DONE(&t->data.items);
 	VEC_DONE(&t->table.items);
@@ -745,7 +733,7 @@ static int take_locked(struct taker *t, struct image_info *ret_info, struct diag
 int image_take(struct image_store *s, const struct image_take_params *p,
 	       struct image_info *ret_info, struct diag *diag)
 {
-	struct taker t = { .p = p, .store = s, .pack_fd = -1 };
+	struct taker t = { .p = p, .store = s, .pack_fd = -1, .direct_fd = -1 };
 	CLEANUP_FD int lock = -1;
 	uint64_t fence = 0;
 	int r = store_job_make(s, p->job, t.job_dir, diag);

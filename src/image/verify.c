@@ -104,7 +104,7 @@ int image_verify(struct image_store *s, const char *job, const char *digest, con
 		return r;
 	v.reader = reader;
 	v.sealer = sealer;
-	v.buf = buf = malloc(image_reader_manifest(reader)->chunk_size);
+	v.buf = buf = aligned_alloc(PACK_ALIGN, image_reader_manifest(reader)->chunk_size);
 	r = buf ? verify_chunks(&v, diag) : -ENOMEM;
 	if (r == 0 && ret_damage)
 		*ret_damage = v.damage;

@@ -3,10 +3,14 @@
 
 #include <string.h>
 
-#define PROBE_EVERY 32 /* chunks; every form that can be made is tried again that often */
+#define PROBE_EVERY 64 /* chunks; every form that can be made is tried again that often */
+#define PROBE_AT 40    /* a short transfer does not live to profit from it */
 #define WEIGHT 0.2
+#define LINK_WEIGHT 0.3
+#define BYTE_WORTH 0.25  /* others share the link: a byte costs this much beyond its time */
+#define CPU_WORTH 0.1
 
-void codec_model_init(struct codec_model *m, double wire_ns)
+void codec_model_init(struct codec_model *m, double link_ns, unsigned parallel)
 {
 	memset(m, 0, sizeof(*m));
 	pthread_mutex_init(&m->lock, NULL);
@@ -16,7 +20,8 @@ void codec_model_init(struct codec_model *m, double wire_ns)
 	m->make_ns[TRANSFER_ZSTD] = 3.0;
 	m->ratio[TRANSFER_DELTA] = 0.8;
 	m->make_ns[TRANSFER_DELTA] = 4.0;
-	m->wire_ns = wire_ns;
+	m->link_ns = link_ns;
+	m->parallel = parallel;
 }
 
 void codec_model_done(struct codec_model *m)
@@ -34,18 +39,20 @@ enum transfer_codec codec_choose(struct codec_model *m, bool can_zstd, bool can_
 	pthread_mutex_lock(&m->lock);
 	n = m->chunks++;
 	for (int c = 0; c < TRANSFER_CODEC_COUNT; c++) {
-		double cost = m->make_ns[c] + m->ratio[c] * m->wire_ns;
+		/* Making and sending overlap: the slower of the two is the time. */
+		double send = m->ratio[c] * m->link_ns, make = m->make_ns[c] / m->parallel;
+		double cost = (send > make ? send : make) + BYTE_WORTH * send + CPU_WORTH * m->make_ns[c];
 
 		if (can[c] && cost < least) {
 			least = cost;
 			best = (enum transfer_codec)c;
 		}
 	}
-	/* zstd of the whole after the second chunk, then each form now and then; but never one
-	 * that costs many times the best: on a fast link the probes themselves would be felt. */
-	if (n % PROBE_EVERY == 2 && can_zstd && m->make_ns[TRANSFER_ZSTD] < 8 * least)
+	/* Each form now and then; but never one that costs many times the best: on a fast link
+	 * the probes themselves would be felt. */
+	if (n % PROBE_EVERY == PROBE_AT && can_zstd && m->make_ns[TRANSFER_ZSTD] < 8 * least)
 		best = TRANSFER_ZSTD;
-	else if (n % PROBE_EVERY == 3 && can_delta && m->make_ns[TRANSFER_DELTA] < 8 * least)
+	else if (n % PROBE_EVERY == PROBE_AT + 1 && can_delta && m->make_ns[TRANSFER_DELTA] < 8 * least)
 		best = TRANSFER_DELTA;
 	pthread_mutex_unlock(&m->lock);
 	return best;
@@ -71,11 +78,15 @@ void codec_made(struct codec_model *m, enum transfer_codec c, uint64_t plain, ui
 	pthread_mutex_unlock(&m->lock);
 }
 
-void codec_sent(struct codec_model *m, uint64_t payload, uint64_t ns)
+void codec_sent(struct codec_model *m, uint64_t bytes_per_s, bool app_limited)
 {
-	if (payload < 65536)
-		return; /* says more about the system call than about the path */
+	double ns;
+
+	if (bytes_per_s == 0)
+		return;
+	ns = 1e9 / (double)bytes_per_s;
 	pthread_mutex_lock(&m->lock);
-	m->wire_ns += WEIGHT * ((double)ns / (double)payload - m->wire_ns);
+	if (ns < m->link_ns || !app_limited)
+		m->link_ns += LINK_WEIGHT * (ns - m->link_ns);
 	pthread_mutex_unlock(&m->lock);
 }

@@ -22,7 +22,7 @@ static unsigned run(struct codec_model *m, double delta_ratio, double wire_ns, u
 		uint64_t payload = (uint64_t)(ratio * 1048576);
 
 		codec_made(m, c, 1048576, payload, (uint64_t)(make[c] * 1048576));
-		codec_sent(m, payload, (uint64_t)(wire_ns * (double)payload));
+		codec_sent(m, (uint64_t)(1e9 / wire_ns), false);
 		deltas += c == TRANSFER_DELTA;
 	}
 	return deltas;
@@ -32,16 +32,17 @@ static void test_codec_follows_the_link(void **state)
 {
 	struct codec_model m;
 
-	codec_model_init(&m, 24);
-	assert_true(run(&m, 0.72, 24, 100) > 90);  /* 1 Gbit/s shared by three links */
+	codec_model_init(&m, 8, 2);
+	assert_true(run(&m, 0.72, 8, 100) > 90); /* 1 Gbit/s */
 	run(&m, 0.72, 0.8, 50);
 	assert_true(run(&m, 0.72, 0.8, 100) < 10); /* 10 Gbit/s each */
-	run(&m, 0.72, 80, 50);
+	run(&m, 0.72, 80, 100);
 	assert_true(run(&m, 0.72, 80, 100) > 90);
 	codec_model_done(&m);
-	codec_model_init(&m, 24);
-	run(&m, 1.01, 24, 50);
-	assert_true(run(&m, 1.01, 24, 100) < 10); /* nothing in common with the base */
+	codec_model_init(&m, 8, 2);
+	codec_sent(&m, 1000000, true); /* we were slow, not the path */
+	run(&m, 1.01, 8, 50);
+	assert_true(run(&m, 1.01, 8, 100) < 10); /* nothing in common with the base */
 	codec_model_done(&m);
 }
 

@@ -13,6 +13,8 @@
 #include "transfer/scavenger.h"
 
 #define MEASURE_NS (500 * NS_PER_MS)
+#define PATH_NS (50 * NS_PER_MS)
+#define BACKLOG_MIN 65536
 #define RATE_NONE UINT64_MAX
 
 struct pacer {
@@ -29,6 +31,8 @@ struct pacer {
 	uint64_t acked_gone; /* by connections that are closed */
 	uint64_t acked_last, acked_ns, measured_bps;
 	uint32_t rtt_us, queue_us, base_us;
+	uint64_t path_acked, path_ns, path_seq, path_bps;
+	bool path_backlog;
 };
 
 static void apply(struct pacer *p)
@@ -62,6 +66,7 @@ static void sample(struct pacer *p, uint64_t now)
 {
 	struct scavenger_sample x = { 0 };
 	uint64_t acked = p->acked_gone;
+	bool backlog = false;
 
 	for (unsigned i = 0; i < p->count; i++) {
 		struct tcp_info t;
@@ -71,8 +76,18 @@ static void sample(struct pacer *p, uint64_t now)
 		if (getsockopt(link_fd(p->links[i]), IPPROTO_TCP, TCP_INFO, &t, &len) < 0)
 			continue;
 		acked += t.tcpi_bytes_acked;
+		backlog |= t.tcpi_notsent_bytes > BACKLOG_MIN;
 		scavenger_sample_add(&x, t.tcpi_rtt, t.tcpi_rttvar, t.tcpi_min_rtt,
 				     t.tcpi_total_retrans, t.tcpi_last_data_sent);
+	}
+	if (now - p->path_ns >= PATH_NS) {
+		if (p->path_ns && acked > p->path_acked && p->count) {
+			p->path_bps = (acked - p->path_acked) * 8 * NS_PER_S / (now - p->path_ns);
+			p->path_backlog = backlog;
+			p->path_seq++;
+		}
+		p->path_acked = acked;
+		p->path_ns = now;
 	}
 	if (now - p->acked_ns >= MEASURE_NS) {
 		p->measured_bps = p->acked_ns && acked > p->acked_last ?
@@ -105,7 +120,7 @@ static void *pacer_main(void *arg)
 
 		sample(p, now);
 		/* The monotonic clock of the condition: only how long to wait. */
-		ms = yields(p) && p->count ? SCAVENGER_SAMPLE_MS : 100;
+		ms = yields(p) && p->count ? SCAVENGER_SAMPLE_MS : PATH_NS / NS_PER_MS;
 		clock_gettime(CLOCK_MONOTONIC, &at);
 		at.tv_nsec += (long)(ms * NS_PER_MS);
 		at.tv_sec += at.tv_nsec / (long)NS_PER_S;
@@ -220,5 +235,8 @@ void pacer_state(struct pacer *p, struct pacer_state *ret)
 	ret->measured_bps = p->measured_bps;
 	ret->rtt_us = p->rtt_us;
 	ret->queue_us = p->queue_us;
+	ret->path_seq = p->path_seq;
+	ret->path_bps = p->path_bps;
+	ret->path_backlog = p->path_backlog;
 	pthread_mutex_unlock(&p->lock);
 }

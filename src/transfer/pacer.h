@@ -23,6 +23,10 @@ struct pacer_state {
 	uint64_t granted_bps;  /* now; UINT64_MAX = as fast as it goes */
 	uint64_t measured_bps; /* acknowledged, over about the last half second */
 	uint32_t rtt_us, queue_us;
+	/* The last look at the path: what was acknowledged in about 50 ms, all connections
+	 * together, and whether more was waiting (else the path could do more). */
+	uint64_t path_seq, path_bps;
+	bool path_backlog;
 };
 void pacer_state(struct pacer *p, struct pacer_state *ret);
 

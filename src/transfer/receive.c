@@ -214,7 +214,7 @@ static int worker_grow(struct receive_session *s, struct worker *w, bool delta)
 		r = posix_memalign((void **)&w->plain, 4096, size) ? -ENOMEM : 0;
 	if (r == 0 && !delta && !w->dctx && !(w->dctx = ZSTD_createDCtx()))
 		r = -ENOMEM;
-	if (r == 0 && delta && !w->base && !(w->base = malloc(size)))
+	if (r == 0 && delta && !w->base && !(w->base = aligned_alloc(4096, size)))
 		r = -ENOMEM;
 	if (r == 0 && delta && !w->coder)
 		r = delta_coder_new(size, &w->coder);
@@ -223,7 +223,7 @@ static int worker_grow(struct receive_session *s, struct worker *w, bool delta)
 
 /* The chunk as stored, into *ret. -EBADMSG = not what the manifest names. */
 static int payload_open(struct receive_session *s, struct worker *w, const struct transfer_chunk *head,
-			const uint8_t **ret)
+			uint8_t **ret)
 {
 	const struct manifest *m = image_incoming_image(s->in);
 	uint8_t check[SEAL_CHECK_LEN], tag[SEAL_TAG_LEN];
@@ -299,7 +299,7 @@ static int chunk_receive(struct receive_session *s, struct worker *w, struct lin
 	const struct manifest *m = image_incoming_image(s->in);
 	struct transfer_header h;
 	struct transfer_chunk head;
-	const uint8_t *stored;
+	uint8_t *stored;
 	uint64_t chunks, bytes;
 	int r = link_read(l, frame, sizeof(frame));
 

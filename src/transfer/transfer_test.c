@@ -455,7 +455,7 @@ static void test_move(void **state)
 	/* Again: nothing travels. */
 	send_begin(&o, &info, &t, b.port, TRAFFIC_DEADLINE, 0, true);
 	expect(&o, TRANSFER_OK);
-	assert_int_equal(o.result.bytes_wire, 0);
+	assert_true(o.result.bytes_wire < 20000); /* ticket, offer, manifest */
 }
 
 /* A slow link and a near image: only the difference travels. */
@@ -619,6 +619,7 @@ static void test_ten_cuts(void **state)
 	/* What had arrived was not sent again: what the cuts cost was in flight, in buffers. */
 	print_message("sent %llu of %llu, forwarded %llu\n", (unsigned long long)o.result.bytes_wire,
 		      (unsigned long long)info.stored_bytes, (unsigned long long)p.bytes);
+	assert_true(o.result.bytes_wire < info.stored_bytes + 10 * 3 * 1000000);
 	assert_true(p.bytes < info.stored_bytes + info.stored_bytes / 50 + 10 * 3 * 300000);
 }
 
@@ -724,7 +725,7 @@ static void test_fetch_repairs(void **state)
 	memset(&o, 0, sizeof(o));
 	assert_int_equal(transfer_fetch_start(&loop, &p, &cb, &o, &o.sender, &d), 0);
 	expect(&o, TRANSFER_OK);
-	assert_true(o.result.bytes_wire <= 1 << 20); /* the one chunk */
+	assert_true(o.result.bytes_wire <= (1 << 20) + 20000); /* the one chunk */
 	expect_whole(&a, info.digest);
 	/* And a whole image, to a machine that never had it. */
 	assert_int_equal(image_prune(a.store, "j", 0, NULL, NULL, &d), 0);
@@ -829,7 +830,7 @@ static void test_full_disk(void **state)
 	umount2(b.store_dir, MNT_DETACH);
 	assert_int_equal(image_store_open(b.store_dir, &b.store, NULL), 0);
 	assert_int_equal(code, TRANSFER_E_SPACE);
-	assert_int_equal(o.result.bytes_wire, 0);
+	assert_true(o.result.bytes_wire < 20000);
 	assert_true(used < 200000);
 }
 
