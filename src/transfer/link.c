@@ -26,6 +26,7 @@ struct link {
 	SSL *ssl;
 	pthread_mutex_t lock; /* control link: around ssl */
 	struct identity_peer peer;
+	char cc_default[16]; /* TCP_CA_NAME_MAX */
 	bool marked;
 	bool broken;
 	uint8_t partial[TRANSFER_HEADER_LEN]; /* control link: a header half read */
@@ -85,8 +86,20 @@ static bool socket_mark(int fd, enum traffic_class c, uint32_t tag)
 void link_set_class(struct link *l, enum traffic_class c, uint32_t mark_tag)
 {
 	l->marked = socket_mark(l->fd, c, mark_tag);
-	if (c == TRAFFIC_SCAVENGER) /* reno: the gentlest that every kernel has */
-		(void)setsockopt(l->fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+}
+
+static bool cc_set(int fd, const char *name)
+{
+	return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) == 0;
+}
+
+bool link_set_cc(struct link *l, enum link_cc cc)
+{
+	if (cc == LINK_CC_YIELD)
+		return cc_set(l->fd, TRAFFIC_CC_SCAVENGER) || (cc_set(l->fd, "reno") && false);
+	if (cc == LINK_CC_HOLD && cc_set(l->fd, TRAFFIC_CC_FLOOR))
+		return true;
+	return cc_set(l->fd, l->cc_default) && cc == LINK_CC_DEFAULT;
 }
 
 static int address_bind(int fd, int family, const char *addr)
@@ -203,6 +216,7 @@ static int link_new(SSL_CTX *ctx, int fd, bool server, int timeout_ms, int cance
 		    struct link **ret, struct diag *diag)
 {
 	CLEANUP(link_free_cleanup) struct link *l = calloc(1, sizeof(*l));
+	socklen_t cc_len;
 	int r;
 
 	if (!l) {
@@ -211,6 +225,8 @@ static int link_new(SSL_CTX *ctx, int fd, bool server, int timeout_ms, int cance
 	}
 	l->fd = fd;
 	pthread_mutex_init(&l->lock, NULL);
+	cc_len = sizeof(l->cc_default) - 1;
+	(void)getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, l->cc_default, &cc_len); /* "" is refused later */
 	l->ssl = SSL_new(ctx);
 	if (!l->ssl || SSL_set_fd(l->ssl, fd) != 1)
 		return -ENOMEM;

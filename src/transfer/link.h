@@ -41,8 +41,13 @@ DEFINE_CLEANUP(struct link *, link_free)
 
 const struct identity_peer *link_peer(const struct link *l);
 int link_fd(const struct link *l);
-/* Marks and DSCP; the congestion control of a scavenger gives way to loss. */
+/* Marks and DSCP. */
 void link_set_class(struct link *l, enum traffic_class c, uint32_t mark_tag);
+/* The congestion control: the system's, the one that yields on delay, or the one that holds its
+ * paced rate. False when this kernel lacks it: then a yielding link has Reno, the gentlest that
+ * every kernel has, and a holding one the system's. */
+enum link_cc { LINK_CC_DEFAULT, LINK_CC_YIELD, LINK_CC_HOLD };
+bool link_set_cc(struct link *l, enum link_cc cc);
 /* Without CAP_NET_ADMIN the mark is refused: DSCP alone then. */
 bool link_is_marked(const struct link *l);
 /* From another thread: whoever waits on the link gets -ECONNABORTED. */

@@ -35,6 +35,23 @@ struct pacer {
 	bool path_backlog;
 };
 
+/* A deadline move has its floor whatever happens; above it, it yields like everything of ours. */
+static bool yields(const struct pacer *p)
+{
+	return p->traffic_class == TRAFFIC_SCAVENGER || (p->floor_bps && !p->rate_max_bps);
+}
+
+/* A floor must not give way to loss that others cause, so its connections hold the paced rate;
+ * what has no floor yields inside TCP too, where the kernel can. */
+static void cc_apply(const struct pacer *p, struct link *l)
+{
+	enum link_cc cc = p->floor_bps || (p->rate_max_bps && p->traffic_class != TRAFFIC_SCAVENGER) ?
+				  LINK_CC_HOLD :
+			  p->traffic_class == TRAFFIC_SCAVENGER ? LINK_CC_YIELD : LINK_CC_DEFAULT;
+
+	(void)link_set_cc(l, cc); /* without it the pacing below does what it can */
+}
+
 static void apply(struct pacer *p)
 {
 	uint64_t each = p->granted_bps == RATE_NONE ? UINT64_MAX :
@@ -45,12 +62,6 @@ static void apply(struct pacer *p)
 				 sizeof(each)); /* known since Linux 3.13 */
 }
 
-/* A deadline move has its floor whatever happens; above it, it yields like everything of ours. */
-static bool yields(const struct pacer *p)
-{
-	return p->traffic_class == TRAFFIC_SCAVENGER || (p->floor_bps && !p->rate_max_bps);
-}
-
 static void decide(struct pacer *p)
 {
 	if (yields(p)) {
@@ -59,6 +70,8 @@ static void decide(struct pacer *p)
 	} else {
 		p->granted_bps = p->rate_max_bps ? p->rate_max_bps : RATE_NONE;
 	}
+	for (unsigned i = 0; i < p->count; i++)
+		cc_apply(p, p->links[i]);
 	apply(p);
 }
 
@@ -177,6 +190,7 @@ void pacer_add(struct pacer *p, struct link *l)
 	if (p->count < TRANSFER_STREAMS_MAX)
 		p->links[p->count++] = l;
 	link_set_class(l, p->traffic_class, p->mark_tag);
+	cc_apply(p, l);
 	apply(p);
 	pthread_cond_signal(&p->wake);
 	pthread_mutex_unlock(&p->lock);
