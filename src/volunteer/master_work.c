@@ -102,6 +102,8 @@ static void acknowledge(struct master *m, struct master_member *v, uint64_t valu
 
 void master_flush_acks(struct master *m)
 {
+	if (m->flush_armed)
+		loop_timer_stop(&m->flush);
 	m->flush_armed = false;
 	VEC_EACH(&m->ack_list, v) {
 		struct master_member *w = *v;
@@ -124,6 +126,8 @@ static void whole_result(struct master *m, struct master_member *v, uint64_t val
 	if (verdict == LEND_NEVER_LENT || verdict == LEND_TOO_LARGE)
 		m->stats.refused++;
 	acknowledge(m, v, value);
+	if (failed) /* it may be asked again, and must have forgotten its first answer by then */
+		master_flush_acks(m);
 	if (!v->got_result && (v->via_tree || v->relay) && verdict != LEND_NEVER_LENT && verdict != LEND_TOO_LARGE) {
 		v->got_result = true;
 		m->stats.connected++;

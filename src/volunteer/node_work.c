@@ -45,6 +45,25 @@ static uint32_t credit_of(const struct node *n)
 	return fit < least ? least : (uint32_t)fit;
 }
 
+static bool send_result(struct node *n, struct done *d)
+{
+	int up = node_uplink(n);
+	if (up == 0)
+		return false;
+	struct frame f = { .type = FRAME_RESULT, .flags = d->failed ? FRAME_FAILED : 0,
+			   .node = n->self, .position = n->position, .value = d->value,
+			   .total = d->len, .ms = d->took_ms };
+	do {
+		f.len = d->len - f.offset < FRAME_PART_MAX ? d->len - f.offset : FRAME_PART_MAX;
+		f.bytes = d->bytes + f.offset;
+		if (node_emit(n, up, &f, NULL) < 0)
+			return false; /* sent again from the start later */
+		f.offset += (uint32_t)f.len;
+	} while (f.offset < d->len);
+	d->sent_ms = n->now_ms ? n->now_ms : 1;
+	return true;
+}
+
 static struct held *held_new(struct node *n, const struct frame *f)
 {
 	if (f->total > NODE_VALUE_MAX || n->held.count >= NODE_HELD_MAX + 64 ||
@@ -63,7 +82,7 @@ void node_work_lend(struct node *n, const struct frame *f, int link)
 {
 	VEC_EACH(&n->done, d) {
 		if (d->value == f->value) { /* lent twice: the answer is here already */
-			d->sent_ms = 0;
+			(void)send_result(n, d); /* else by node_work_resend() */
 			return;
 		}
 	}
@@ -125,25 +144,6 @@ void node_work_ack(struct node *n, const struct frame *f)
 			break;
 		}
 	}
-}
-
-static bool send_result(struct node *n, struct done *d)
-{
-	int up = node_uplink(n);
-	if (up == 0)
-		return false;
-	struct frame f = { .type = FRAME_RESULT, .flags = d->failed ? FRAME_FAILED : 0,
-			   .node = n->self, .position = n->position, .value = d->value,
-			   .total = d->len, .ms = d->took_ms };
-	do {
-		f.len = d->len - f.offset < FRAME_PART_MAX ? d->len - f.offset : FRAME_PART_MAX;
-		f.bytes = d->bytes + f.offset;
-		if (node_emit(n, up, &f, NULL) < 0)
-			return false; /* sent again from the start later */
-		f.offset += (uint32_t)f.len;
-	} while (f.offset < d->len);
-	d->sent_ms = n->now_ms ? n->now_ms : 1;
-	return true;
 }
 
 /* all: on a new way up, whatever was sent on the old one. */

@@ -149,7 +149,8 @@ export class Volunteer extends EventTarget {
 		}
 		this.node.linkUp(LINK.socket)
 		this.node.setWorkers(this.paused ? 0 : this.cores)
-		this.say(this.direct ? 'joining' : 'relayed')
+		if (this.relayed) this.say('relayed', this.relayed)
+		else this.say(this.node.stats().attached ? 'connected' : 'joining')
 	}
 
 	// ---- channels ----
