@@ -384,6 +384,7 @@ void owner_snapshot(struct agent *a, uint64_t history, struct owner_status *ret)
 			     : (o->freed_ns ? o->freed_ns - o->asked_ns : now - o->asked_ns) / NS_PER_MS,
 		.proven_free = o->proven && o->state != CONTROL_OWNER_LENT,
 		.pids_left = o->pids_left,
+		.decided_boot_ns = o->mode == CONTROL_RECLAIM_NOW ? o->deadline_ns : 0,
 		.last_guest_packet_us = o->last_packet_us,
 		.packet_cut = o->packet_cut,
 		.alarm = copy_or_null(o->alarm),

@@ -127,7 +127,7 @@ static int back_one(struct lab *l, struct lab_event *e, size_t machine, struct d
 		args[n++] = window;
 	}
 	args[n++] = "--json";
-	r.mode = !m->agent			   ? "crash" :
+	r.mode = !m->agent || m->down_on_purpose    ? "crash" :
 		 e->spec->mode == SCENARIO_MODE_NOW ? "now" :
 						     "notice";
 	r.window_ns = e->spec->mode == SCENARIO_MODE_NOW ? 0 :

@@ -187,6 +187,11 @@ uint64_t crash_guests_left(struct lab *l, size_t machine)
 		return UINT64_MAX;
 	n = look(l, machine, all, PROCS_MAX);
 	for (size_t i = 0; i < n; i++)
-		count += all[i].on_machine && all[i].is_guest;
+		if (all[i].on_machine && all[i].is_guest) {
+			count++;
+			lab_say(l, "left on %s: process %d (%s, state %c)",
+				l->machines[machine].spec->name, all[i].pid, all[i].name,
+				all[i].state);
+		}
 	return count;
 }

@@ -72,20 +72,20 @@ static void reclaim_outcome(struct lab *l, struct outcome *o, struct lab_reclaim
 	for (size_t i = 0; i < r->jobs_count; i++) {
 		const struct observe_run *runs[JOB_RUNS_MAX];
 		size_t n = runs_of(o, l->jobs[r->jobs[i]].id, runs, JOB_RUNS_MAX);
-		uint64_t furthest = 0, last_ns = 0;
+		const struct observe_run *ended = NULL, *next = NULL;
 
-		for (size_t k = 0; k < n; k++) {
-			if (runs[k]->epoch > r->epochs[i] && runs[k]->first_step) {
-				if (furthest + 1 > runs[k]->first_step)
-					r->steps_redone += furthest + 1 - runs[k]->first_step;
-				if (last_ns)
-					r->downtime_ms = MAX(r->downtime_ms,
-						(double)(runs[k]->first_ns - last_ns) / 1e6);
-				break;
-			}
-			furthest = MAX(furthest, runs[k]->last_step);
-			last_ns = MAX(last_ns, runs[k]->last_ns);
+		for (size_t k = 0; k < n && !next; k++) {
+			if (runs[k]->epoch == r->epochs[i] && runs[k]->last_step)
+				ended = runs[k];
+			if (runs[k]->epoch > r->epochs[i] && runs[k]->first_step)
+				next = runs[k];
 		}
+		if (!ended || !next)
+			continue; /* it had computed nothing, or was over with it */
+		if (ended->last_step + 1 > next->first_step)
+			r->steps_redone += ended->last_step + 1 - next->first_step;
+		r->downtime_ms = MAX(r->downtime_ms,
+				     (double)(next->first_ns - ended->last_ns) / 1e6);
 	}
 }
 

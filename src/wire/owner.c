@@ -64,6 +64,7 @@ static const struct schema_field status_fields[] = {
 	FIELD_U64(struct owner_status, waited_ms, 0, MS_MAX),
 	FIELD_BOOL(struct owner_status, proven_free),
 	FIELD_U64(struct owner_status, pids_left, 0, 1e9),
+	FIELD_U64(struct owner_status, decided_boot_ns, 0, 9e18),
 	FIELD_U64(struct owner_status, last_guest_packet_us, 0, 9e15),
 	FIELD_BOOL(struct owner_status, packet_cut),
 	FIELD_STR(struct owner_status, alarm, TEXT_MAX),

@@ -81,6 +81,7 @@ struct owner_status {
 	uint64_t waited_ms;    /* since `back` was asked; final once FREE */
 	bool proven_free;      /* no guest process, packet or GPU context is left */
 	uint64_t pids_left;
+	uint64_t decided_boot_ns; /* --now: CLOCK_BOOTTIME of this machine when the agent began to act */
 	uint64_t last_guest_packet_us; /* --now: last packet at our edge after the decision */
 	bool packet_cut;       /* the kill switch stood when it was read back */
 	char *alarm;           /* what is left that should not be, for a person to read */
