@@ -23,7 +23,7 @@
 #include "job/sandbox_internal.h"
 
 static const char *const allowed[] = {
-	"_llseek", "_newselect", "accept", "accept4", "access", "alarm", "arch_prctl", "brk", "cachestat",
+	"_llseek", "_newselect", "accept", "accept4", "access", "alarm", "arch_prctl", "bind", "brk", "cachestat",
 	"capget", "capset", "chdir", "chmod", "chown", "chown32", "clock_getres", "clock_getres_time64",
 	"clock_gettime", "clock_gettime64", "clock_nanosleep", "clock_nanosleep_time64", "close", "close_range",
 	"connect", "copy_file_range", "creat", "dup", "dup2", "dup3", "epoll_create", "epoll_create1",

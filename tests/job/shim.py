@@ -3,6 +3,7 @@
 
 Used by the tests beside it and by bench/guest. Waiting is always for an event or a
 state of the kernel, with a time limit; nothing here sleeps to be on time."""
+import atexit
 import json
 import os
 import pathlib
@@ -31,6 +32,7 @@ class Shim:
     """One shim and the folders of one incarnation."""
 
     count = 0
+    alive = []
 
     def __init__(self, base=None, job=None, epoch=1):
         Shim.count += 1
@@ -52,7 +54,9 @@ class Shim:
         self.next_id = 0
         self.shim_log = open(self.dir / "shim.log", "ab")
         self.process = subprocess.Popen([SHIM, "--socket", self.socket], stderr=self.shim_log,
-                                        stdin=subprocess.DEVNULL, start_new_session=True)
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        start_new_session=True)
+        Shim.alive.append(self)
         self.connect()
 
     # -- words --
@@ -201,6 +205,14 @@ class Shim:
 
     def __exit__(self, *exc):
         self.close()
+
+
+@atexit.register
+def no_shim_outlives_the_test():
+    for shim in Shim.alive:
+        if shim.process.poll() is None:
+            shim.process.kill()
+            shim.process.wait()
 
 
 def marked_pids(job):
