@@ -33,6 +33,7 @@ struct engine_config {
 	uint64_t lease_ms;
 	uint64_t lease_margin_ms;     /* on top, before a next epoch may start */
 	uint64_t status_every_ms;
+	uint64_t floor_bps;           /* least guaranteed to one move at notice, while the cap allows */
 	uint64_t floor_cap_bps;       /* campus-wide, over all moves; 0 = no floors */
 	uint64_t interval_ms;         /* between checkpoints where nothing better is known */
 	unsigned jobs_max;            /* live ones */

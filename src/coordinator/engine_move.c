@@ -163,7 +163,8 @@ static uint64_t floor_for(struct engine *e, const struct ejob *j, const struct e
 	if (e->blackout || e->config.floor_cap_bps == 0)
 		return 0;
 	left_ms = left_ms > spent ? left_ms - spent : 100;
-	uint64_t floor = MAX(bytes * 8 * 1000 / left_ms * 2, (uint64_t)FLOOR_MIN_BPS);
+	uint64_t least = MAX(e->config.floor_bps, (uint64_t)FLOOR_MIN_BPS);
+	uint64_t floor = MAX(bytes * 8 * 1000 / left_ms * 2, least);
 	uint64_t uplink = source->hello.hello.uplink_bps;
 	if (uplink)
 		floor = MIN(floor, uplink / 5 * 4);

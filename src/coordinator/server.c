@@ -425,6 +425,7 @@ static int open_engine(struct coordinator *c, struct diag *diag)
 		.lease_ms = g->lease / NS_PER_MS,
 		.lease_margin_ms = g->lease_margin / NS_PER_MS,
 		.status_every_ms = g->status_every / NS_PER_MS,
+		.floor_bps = g->floor,
 		.floor_cap_bps = g->floors,
 		.interval_ms = g->interval / NS_PER_MS,
 		.jobs_max = (unsigned)g->jobs_max,
