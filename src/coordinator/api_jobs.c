@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/point.h"
 #include "base/rng.h"
+#include "base/strbuf.h"
 #include "base/vec.h"
 #include "coordinator/api.h"
 
@@ -276,6 +277,43 @@ static void cancel(struct coordinator *c, struct http_request *r)
 	coordinator_poke(c);
 }
 
+/* The decision in words, from its own numbers. */
+static json_t *why_text(json_t *why)
+{
+	CLEANUP_STRBUF struct strbuf text = STRBUF_INIT;
+	json_t *node;
+	size_t i;
+	const char *reason = json_string_value(json_object_get(why, "reason"));
+	const char *at = json_string_value(json_object_get(why, "node"));
+	strbuf_printf(&text, "%s is %s%s%s", json_string_value(json_object_get(why, "job")),
+		      json_string_value(json_object_get(why, "state")), at && *at ? " on " : "",
+		      at ? at : "");
+	strbuf_printf(&text, "%s%s.\n", reason && *reason ? ": " : "", reason ? reason : "");
+	json_int_t interval_ms = json_integer_value(json_object_get(why, "interval_ms"));
+	if (interval_ms)
+		strbuf_printf(&text,
+			      "It saves every %.1f s: %.2f losses of work a day are expected here, and %.0f %% of "
+			      "reclaims would not leave time for a last save.\n",
+			      (double)interval_ms / 1e3,
+			      json_number_value(json_object_get(why, "losses_per_day")),
+			      100 * json_number_value(json_object_get(why, "p_miss")));
+	strbuf_printf(&text, "Machines considered (a higher score is better):\n");
+	json_array_foreach(json_object_get(why, "considered"), i, node) {
+		const char *refusal = json_string_value(json_object_get(node, "reason"));
+		strbuf_printf(&text, "  %-16s ", json_string_value(json_object_get(node, "node")));
+		if (refusal && *refusal)
+			strbuf_printf(&text, "no: %s\n", refusal);
+		else
+			strbuf_printf(&text, "score %.3f; wanted back %.2f times a day%s%s\n",
+				      json_number_value(json_object_get(node, "score")),
+				      json_number_value(json_object_get(node, "reclaims_per_day")),
+				      json_is_true(json_object_get(node, "has_image")) ? "; holds its image" : "",
+				      json_is_true(json_object_get(node, "failed_before")) ?
+					      "; failed to start it before" : "");
+	}
+	return json_string(text.data ? text.data : "");
+}
+
 static void why(struct coordinator *c, struct http_request *r)
 {
 	struct rest_job job;
@@ -283,6 +321,8 @@ static void why(struct coordinator *c, struct http_request *r)
 	if (!id)
 		return;
 	json_t *out = engine_why(c->engine, id, clock_boot_ns());
+	if (out)
+		json_object_set_new(out, "text", why_text(out));
 	if (out)
 		http_reply_json(r, 200, out);
 	else

@@ -159,9 +159,7 @@ uint64_t joblog_cursor(const struct joblog *l, uint64_t epoch, uint64_t offset)
 	const struct segment *s = &e->segments.data[0];
 	for (size_t i = 1; i < e->segments.count && e->segments.data[i].from <= offset; i++)
 		s = &e->segments.data[i];
-	if (offset < s->from)
-		return s->cursor;
-	uint64_t at = s->grows ? s->cursor + (offset - s->from) : s->cursor;
+	uint64_t at = s->grows && offset > s->from ? s->cursor + (offset - s->from) : s->cursor;
 	return MIN(at, l->log_len);
 }
 
@@ -432,6 +430,16 @@ static int index_replay(struct joblog *l, const struct record *r)
 	return 0;
 }
 
+/* Could this record have been written by us? Damage that keeps the checksum is no accident. */
+static bool record_is_sane(const struct record *r)
+{
+	if (r->kind == RECORD_SEGMENT)
+		return true;
+	return r->kind == RECORD_STATE && r->log_len <= INT64_MAX && r->tail_end <= r->log_len &&
+	       r->match <= r->tail_end && r->ahead <= r->match && r->inside <= r->tail_end - r->match &&
+	       r->offset <= INT64_MAX && !(r->flags & ~(uint32_t)(FLAG_FRESH | FLAG_FULL));
+}
+
 static int index_load(struct joblog *l)
 {
 	CLEANUP_FREE char *bytes = NULL;
@@ -444,7 +452,8 @@ static int index_load(struct joblog *l)
 		memcpy(&rec, bytes + at, sizeof(rec));
 		/* A torn record at the end is what a kill in mid-write leaves: never acknowledged. */
 		if (rec.crc != hash_crc32c(0, (const char *)&rec + sizeof(rec.crc),
-					   sizeof(rec) - sizeof(rec.crc)))
+					   sizeof(rec) - sizeof(rec.crc)) ||
+		    !record_is_sane(&rec))
 			break;
 		r = index_replay(l, &rec);
 		if (r < 0)

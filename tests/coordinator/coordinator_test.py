@@ -43,6 +43,9 @@ class Whole(unittest.TestCase):
         wait_for("n2 welcomed", lambda: n2.welcomed)
         n1.running(g)
         self.state_is(alice, job, "running")
+        said = c.cli(alice, "why", job).stdout
+        self.assertIn("running on n1", said)
+        self.assertIn("n2", said)
         n1.write(g, "step 1\nstep 2\n")
         n1.saved(g, A)
         wait_for("saved", lambda: c.job(alice, job).get("saved") == A)
