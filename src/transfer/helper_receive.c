@@ -419,6 +419,8 @@ static int listen_open(const char *addr, uint16_t port, uint16_t *ret_port, stru
 	fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd >= 0)
 		(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (fd >= 0)
+		link_bound_buffer(fd);
 	if (fd < 0 || bind(fd, a->ai_addr, a->ai_addrlen) < 0 || listen(fd, 64) < 0 ||
 	    getsockname(fd, (struct sockaddr *)&got, &len) < 0)
 		r = diag_set(diag, -errno, addr, "cannot listen on port %u: %s", port, strerror(errno));

@@ -19,6 +19,7 @@
 #define WRITE_GATHER (256 * 1024)
 #define READ_GATHER (256 * 1024)
 #define NOTSENT_MAX (512 * 1024)
+#define RECEIVE_MAX (768 * 1024)
 #define PEER_DEAD_MS 6000u /* unanswered data for so long: the path is cut */
 
 struct link {
@@ -54,6 +55,14 @@ static int set_nonblocking(int fd, bool on)
 
 	return flags < 0 || fcntl(fd, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK) < 0 ?
 		       -errno : 0;
+}
+
+void link_bound_buffer(int fd)
+{
+	int size = RECEIVE_MAX;
+
+	if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof(size)) < 0)
+		(void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size)); /* cut to rmem_max */
 }
 
 /* Options that may fail on some kernel without harm to the transfer are set and forgotten. */
@@ -126,6 +135,7 @@ static int connect_one(const struct addrinfo *a, const struct link_target *to, i
 	if (fd < 0)
 		return -errno;
 	socket_prepare(fd);
+	link_bound_buffer(fd);
 	(void)socket_mark(fd, to->traffic_class, to->mark_tag); /* told later, by link_is_marked */
 	if (to->bind_addr)
 		r = address_bind(fd, a->ai_family, to->bind_addr);

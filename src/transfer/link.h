@@ -36,6 +36,9 @@ int link_connect(SSL_CTX *ctx, const struct link_target *to, int timeout_ms, int
 		 struct link **ret, struct diag *diag);
 /* Takes fd over (also on failure). */
 int link_accept(SSL_CTX *ctx, int fd, int timeout_ms, struct link **ret, struct diag *diag);
+/* For a socket that will listen: what waits in the kernel of a receiver that dies is lost, so it is
+ * bounded, at the cost of rate on long paths (3 connections, 50 ms: 370 Mbit/s). */
+void link_bound_buffer(int fd);
 void link_free(struct link *l);
 DEFINE_CLEANUP(struct link *, link_free)
 

@@ -225,6 +225,8 @@ void pacer_set_rate(struct pacer *p, uint64_t floor_bps, uint64_t rate_max_bps)
 	if (yielded && yields(p)) {
 		p->scavenger.floor_bps = floor_bps; /* what it learnt about the path stays */
 		p->scavenger.max_bps = rate_max_bps ? rate_max_bps : UINT64_MAX / 2;
+		for (unsigned i = 0; i < p->count; i++)
+			cc_apply(p, p->links[i]);
 	} else {
 		decide(p);
 	}

@@ -792,13 +792,15 @@ static void test_kill_the_receiver(void **state)
 		setenv("RECLAIM_POINTS", points[i], 1);
 		receiver_start(&b);
 		unsetenv("RECLAIM_POINTS");
-		take(&a, 1, i + 1, 20000000, 100 + i, &info);
+		take(&a, 1, i + 1, 40000000, 100 + i, &info);
 		t = ticket_for(&info);
 		send_begin(&o, &info, &t, b.port, TRAFFIC_DEADLINE, 0, true);
 		expect(&o, TRANSFER_OK);
 		assert_true(wait_for(listens_again, &b));
 		expect_whole(&b, info.digest);
-		assert_true(o.result.bytes_wire < info.stored_bytes + (8u << 20)); /* in memory of the dead */
+		/* Lost with the dead: per connection a chunk in hand and what the kernels of both
+		 * ends held, about 3 MiB together. */
+		assert_true(o.result.bytes_wire < info.stored_bytes + (12u << 20));
 	}
 }
 
