@@ -214,6 +214,7 @@ static uint64_t steal_ticks(void)
 
 struct sample {
 	double out_us, in_us;   /* last packet after the decision; 0 = none came after it */
+	double flag_us;         /* until the flag stood, as the cutter says */
 	double exec_us;         /* the later of both, from before reclaim-cut was started */
 	uint64_t backlog, call_ns;
 	bool stolen, lossy;
@@ -260,6 +261,7 @@ static void kill_alive(struct bench *b, struct sample *s, uint64_t *ret_boot, ui
 	CHECK(edge_kill(b->edge, EDGE_ALL, &r) == 0);
 	*ret_boot = r.decided_boot_ns;
 	s->call_ns = MAX(r.map_ns, r.purge_ns);
+	s->flag_us = (double)r.map_ns / 1000.0;
 }
 
 static void kill_dead(struct bench *b, struct sample *s, uint64_t *ret_boot, uint64_t *ret_real,
@@ -267,7 +269,7 @@ static void kill_dead(struct bench *b, struct sample *s, uint64_t *ret_boot, uin
 {
 	char *argv[] = { (char *)b->cut, (char *)"--run", b->net.run_dir, NULL };
 	posix_spawn_file_actions_t fa;
-	unsigned long long decided = 0;
+	unsigned long long decided = 0, flag_us = 0;
 	uint64_t real, boot;
 	char text[1024], *at;
 	size_t len = 0;
@@ -289,6 +291,8 @@ static void kill_dead(struct bench *b, struct sample *s, uint64_t *ret_boot, uin
 	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
 	at = strstr(text, "decided at ");
 	CHECK(at && sscanf(at, "decided at %llu", &decided) == 1);
+	CHECK(sscanf(text, "packets: cut after %llu us", &flag_us) == 1);
+	s->flag_us = (double)flag_us;
 	*ret_boot = decided;
 	*ret_real = real + (decided - boot);
 	s->call_ns = clock_boot_ns() - decided;
@@ -373,6 +377,8 @@ static void report(const struct variant *v, const struct sample *samples, size_t
 	static const char *const prefix[SERIES_COUNT] = { "", "out_", "in_", "from_exec_", "steal_" };
 	double *values = calloc(n ? n : 1, sizeof(*values));
 	uint64_t backlog_min = UINT64_MAX;
+	double after_flag = 0;
+	size_t over = 0;
 
 	CHECK(values != NULL);
 	for (int series = 0; series < SERIES_COUNT; series++) {
@@ -393,8 +399,19 @@ static void report(const struct variant *v, const struct sample *samples, size_t
 		if (series == SERIES_ALL && p50_limit_us > 0 && count && values[count / 2] > p50_limit_us)
 			too_slow = true;
 	}
-	for (size_t i = 0; i < n; i++)
-		backlog_min = MIN(backlog_min, samples[i].backlog);
+	for (size_t i = 0; i < n; i++) {
+		const struct sample *s = &samples[i];
+		double last = MAX(s->out_us, s->in_us);
+
+		backlog_min = MIN(backlog_min, s->backlog);
+		after_flag = MAX(after_flag, last - s->flag_us);
+		over += last > 1000.0;
+		if (last > 1000.0)
+			fprintf(stderr, "    last packet %.0f us after the decision, %.0f us after the flag stood%s\n", last,
+				last - s->flag_us, s->stolen ? " (steal)" : "");
+	}
+	print_metric(v, "", "over_1ms", (double)over, "kills", n);
+	print_metric(v, "", "after_flag_max_us", after_flag, "us", n);
 	print_metric(v, "", "backlog_min_bytes", n ? (double)backlog_min : 0, "bytes", n);
 	free(values);
 }
