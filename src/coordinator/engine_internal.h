@@ -182,6 +182,16 @@ const char *enode_refusal(struct engine *e, const struct enode *n, const struct 
 			  unsigned *ret_slots, size_t *ret_slots_count);
 /* The best machine to go on from here on; NULL = none now. For a move (start false) the job's own
  * machine is out. */
+/* What the policy says of a job at a notice; dest NULL = it places it nowhere. */
+struct engine_place {
+	struct enode *dest;
+	double p_fit, survival;
+	uint32_t considered;
+};
+/* All of them together (engine_place.c). Returns how many it placed. */
+size_t engine_place(struct engine *e, struct ejob *const *jobs, size_t count, uint64_t now_ns,
+		    struct engine_place *ret);
+bool ejob_avoids(const struct ejob *j, const char *node); /* a start failed there */
 struct enode *engine_choose(struct engine *e, const struct ejob *j, bool start, uint64_t now_ns);
 /* The best machine that may keep a copy; with free slots if there is one. except: array of nodes. */
 struct enode *engine_choose_keeper(struct engine *e, const struct ejob *j, uint64_t now_ns);

@@ -174,7 +174,8 @@ static uint64_t floor_for(struct engine *e, const struct ejob *j, const struct e
 }
 
 static void send_move(struct engine *e, struct ejob *j, const struct enode *source,
-		      struct enode *dest, bool hold_only, uint64_t now_ns)
+		      struct enode *dest, bool hold_only, const struct engine_place *place,
+		      uint64_t now_ns)
 {
 	char ticket[TICKET_TEXT_MAX] = "", why[160];
 	uint64_t left_ms = j->notice_deadline_ns > now_ns ? (j->notice_deadline_ns - now_ns) / NS_PER_MS : 0;
@@ -194,7 +195,14 @@ static void send_move(struct engine *e, struct ejob *j, const struct enode *sour
 		(void)snprintf(j->dest, sizeof(j->dest), "%s", dest->name);
 		m.move.to = peer_of(dest, ticket);
 		m.move.floor_bps = j->floor_bps;
-		(void)snprintf(why, sizeof(why), "%s", hold_only ? "kept there until a machine is free" : "goes on there");
+		if (place && place->dest == dest)
+			(void)snprintf(why, sizeof(why),
+				       "goes on there, the best of %u: fits the window with %.0f %%, stays an hour "
+				       "with %.0f %%",
+				       place->considered, place->p_fit * 100, place->survival * 100);
+		else
+			(void)snprintf(why, sizeof(why), "%s",
+				       hold_only ? "kept there until a machine is free" : "goes on there");
 	} else {
 		j->dest[0] = '\0';
 		(void)snprintf(why, sizeof(why), "no machine can take it now");
@@ -207,10 +215,13 @@ static void send_move(struct engine *e, struct ejob *j, const struct enode *sour
 		 dest ? dest->name : "nowhere", (unsigned long long)(j->floor_bps / 1000), why);
 }
 
-static void plan_one(struct engine *e, struct ejob *j, struct enode *source, uint64_t now_ns)
+static void plan_one(struct engine *e, struct ejob *j, struct enode *source,
+		     const struct engine_place *place, uint64_t now_ns)
 {
 	bool hold_only = false;
-	struct enode *dest = engine_choose(e, j, false, now_ns);
+	/* Another job may have taken the slot that the plan meant. */
+	struct enode *dest = place->dest && !enode_refusal(e, place->dest, j, NULL, NULL) ?
+				     place->dest : engine_choose(e, j, false, now_ns);
 	if (!dest) {
 		dest = engine_choose_keeper(e, j, now_ns);
 		hold_only = dest != NULL;
@@ -219,28 +230,38 @@ static void plan_one(struct engine *e, struct ejob *j, struct enode *source, uin
 	if (!dest && j->move_tries > 0)
 		return;
 	j->move_tries++;
-	send_move(e, j, source, dest, hold_only, now_ns);
+	send_move(e, j, source, dest, hold_only, place, now_ns);
+}
+
+static int most_to_lose_first(const void *a, const void *b)
+{
+	const struct ejob *x = *(struct ejob *const *)a, *y = *(struct ejob *const *)b;
+	return x->unsaved_ms != y->unsaved_ms ? (x->unsaved_ms < y->unsaved_ms ? 1 : -1) : 0;
 }
 
 void engine_plan_notice(struct engine *e, struct enode *n, uint64_t now_ns)
 {
-	/* The one with most to lose chooses first: what fits is taken greedily in that order. */
-	for (;;) {
-		struct ejob *best = NULL;
-		VEC_EACH(&e->jobs, pj) {
-			struct ejob *j = *pj;
-			if (!j->move_pending || j->notice_now || j->dest[0] || strcmp(j->node, n->name) != 0 ||
-			    j->move_tries >= MOVE_TRIES_MAX || j->retry_at_ns > now_ns)
-				continue;
-			if (!best || j->unsaved_ms > best->unsaved_ms)
-				best = j;
-		}
-		if (!best)
-			break;
-		plan_one(e, best, n, now_ns);
-		if (!best->dest[0])
-			best->retry_at_ns = now_ns + NS_PER_S / 4;
+	struct ejob **leaving = calloc(e->jobs.count + 1, sizeof(*leaving));
+	struct engine_place *places = calloc(e->jobs.count + 1, sizeof(*places));
+	size_t count = 0;
+	for (size_t i = 0; leaving && places && i < e->jobs.count; i++) {
+		struct ejob *j = e->jobs.data[i];
+		if (j->move_pending && !j->notice_now && !j->dest[0] && strcmp(j->node, n->name) == 0 &&
+		    j->move_tries < MOVE_TRIES_MAX && j->retry_at_ns <= now_ns)
+			leaving[count++] = j;
 	}
+	if (count > 0) {
+		/* Where the policy has no word, the one with most to lose chooses first. */
+		qsort(leaving, count, sizeof(*leaving), most_to_lose_first);
+		(void)engine_place(e, leaving, count, now_ns, places);
+	}
+	for (size_t i = 0; i < count; i++) {
+		plan_one(e, leaving[i], n, &places[i], now_ns);
+		if (!leaving[i]->dest[0])
+			leaving[i]->retry_at_ns = now_ns + NS_PER_S / 4;
+	}
+	free(leaving);
+	free(places);
 	engine_send_rates(e);
 }
 

@@ -182,7 +182,7 @@ const char *enode_refusal(struct engine *e, const struct enode *n, const struct 
 
 /* ---- choice ---- */
 
-static bool avoided(const struct ejob *j, const char *node)
+bool ejob_avoids(const struct ejob *j, const char *node)
 {
 	for (size_t i = 0; i < j->avoid_count; i++)
 		if (strcmp(j->avoid[i], node) == 0)
@@ -200,7 +200,7 @@ static double choice_score(struct engine *e, const struct enode *n, const struct
 		score += 0.3;
 	else if (strcmp(n->name, j->stage) == 0)
 		score += 0.2;
-	if (avoided(j, n->name))
+	if (ejob_avoids(j, n->name))
 		score -= 10;
 	/* Neighbours leave together, and share the link that a move would need. */
 	const char *room = n->hello.hello.room, *own_room = own ? own->hello.hello.room : NULL;
@@ -496,14 +496,14 @@ static bool try_start(struct engine *e, struct ejob *j, uint64_t now_ns)
 	size_t count = 0;
 	bool wait;
 	struct enode *n = engine_node(e, j->dest); /* where its image went, if it went */
-	if (!n || enode_refusal(e, n, j, NULL, NULL) || avoided(j, n->name))
+	if (!n || enode_refusal(e, n, j, NULL, NULL) || ejob_avoids(j, n->name))
 		n = engine_choose(e, j, true, now_ns);
 	if (!n) {
 		if (!j->restarts)
 			wait_reason(e, j, "waits for a machine");
 		return false;
 	}
-	if (avoided(j, n->name) && now_ns < j->retry_at_ns) {
+	if (ejob_avoids(j, n->name) && now_ns < j->retry_at_ns) {
 		engine_wake(e, j->retry_at_ns);
 		return false;
 	}
@@ -581,7 +581,7 @@ json_t *engine_why(struct engine *e, const char *id, uint64_t now_ns)
 					 choice_score(e, n, j, now_ns), "reclaims_per_day",
 					 enode_hazard_per_s(n, now_ns) * 86400, "has_image",
 					 ejob_image_has(&j->durable, n->name), "failed_before",
-					 avoided(j, n->name)));
+					 ejob_avoids(j, n->name)));
 	}
 	return json_pack("{s:s,s:s,s:s,s:s,s:f,s:I,s:f,s:f,s:O}", "job", j->id, "state",
 			 rest_job_state_names[j->state], "reason", j->reason, "node", j->node, "user_usage",
