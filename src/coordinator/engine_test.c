@@ -316,6 +316,36 @@ static void test_a_reclaim_moves_the_job_with_its_image(void **state)
 	assert_string_equal(job("j1").moves[1].cause, "reclaim");
 }
 
+static void test_two_leave_together_for_two_machines(void **state)
+{
+	node_up("n1", ",\"room\":\"a\",\"window_ms\":\"10000\",\"slots\":[{\"name\":\"s0\",\"cores_milli\":1000},"
+		      "{\"name\":\"s1\",\"cores_milli\":1000}]");
+	submit("j1", "ann");
+	submit("j2", "bob");
+	running("n1", "j1", 1);
+	running("n1", "j2", 1);
+	node_up("n2", ",\"room\":\"a\",\"window_ms\":\"10000\"");
+	node_up("n3", ",\"room\":\"b\",\"window_ms\":\"10000\"");
+	drop_sent();
+	sayf("n1",
+	     "{\"type\":\"owner\",\"state\":\"notice\",\"mode\":\"notice\",\"notice_id\":\"n1\","
+	     "\"remaining_ms\":\"10000\",\"jobs\":["
+	     "{\"job\":\"j1\",\"epoch\":\"1\",\"state\":\"noticed\",\"unsaved_ms\":\"500\"},"
+	     "{\"job\":\"j2\",\"epoch\":\"1\",\"state\":\"noticed\",\"unsaved_ms\":\"9000\"}]}");
+	const char *first = NULL, *second = NULL;
+	for (size_t i = 0; i < w.sent.count; i++) {
+		if (w.sent.data[i].m.type != CONTROL_MOVE)
+			continue;
+		*(strcmp(w.sent.data[i].m.move.job, "j1") == 0 ? &first : &second) =
+			w.sent.data[i].m.move.to.node;
+	}
+	assert_non_null(first);
+	assert_non_null(second);
+	assert_string_not_equal(first, second);
+	/* The room that is leaving is the worse place: the one with more to lose avoids it. */
+	assert_string_equal(second, "n3");
+}
+
 static void test_an_old_epoch_commits_nothing(void **state)
 {
 	node_up("n1", "");
@@ -521,6 +551,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_a_job_runs_and_ends_with_its_status),
 		TEST(test_a_reclaim_moves_the_job_with_its_image),
+		TEST(test_two_leave_together_for_two_machines),
 		TEST(test_an_old_epoch_commits_nothing),
 		TEST(test_no_next_epoch_before_the_lease_is_over),
 		TEST(test_a_restarted_coordinator_waits_a_lease_or_adopts),
