@@ -284,7 +284,8 @@ void in_attach(struct link *l, const struct stream_frame *f)
 		return;
 	}
 	if (in->refused) {
-		struct stream_frame a = { .type = STREAM_FRAME_ABORT, .handle = f->handle,
+		struct stream_frame a = { .type = STREAM_FRAME_ABORT, .cls = STREAM_ABORT_BY_OWNER,
+					  .handle = f->handle,
 					  .code = in->handle };
 		link_send(l, &a);
 		return;
@@ -708,6 +709,30 @@ static int before_take(struct reclaim_node *n)
 	return 0;
 }
 
+/* Only while one link alone brings messages, and somebody else can look after the rest. */
+static bool may_sleep_on_link(struct reclaim_node *n, uint64_t deadline)
+{
+	if (n->hot != n->steady) {
+		n->steady = n->hot;
+		n->steady_count = 0;
+		return false;
+	}
+	return n->hot && ++n->steady_count > 16 && n->keeper_runs && !n->polling &&
+	       deadline - n->now_ns > 4 * NS_PER_MS && !n->move.source &&
+	       owner_may_deliver(&n->owner, n->now_ns) && n->hot->ins.count;
+}
+
+static void after_sleep(struct reclaim_node *n)
+{
+	if (n->now_ns >= n->timer_ns)
+		link_flush_all(n);
+	link_bury(n);
+	if (n->now_ns >= n->timer_ns)
+		node_turn(n, 0);
+	if (n->cond_waiters)
+		pthread_cond_broadcast(&n->cond);
+}
+
 static int receive(struct reclaim_node *n, struct reclaim_msg *ret, int max, int timeout_ms)
 {
 	uint64_t deadline = 0;
@@ -764,6 +789,8 @@ static int receive(struct reclaim_node *n, struct reclaim_msg *ret, int max, int
 				pthread_mutex_unlock(&n->lock);
 				pthread_mutex_lock(&n->lock);
 			}
+		} else if (may_sleep_on_link(n, deadline) && link_sleep(n->hot)) {
+			after_sleep(n);
 		} else {
 			r = node_wait(n, deadline);
 			if (r == -ETIMEDOUT)
@@ -801,7 +828,8 @@ int reclaim_refuse(struct reclaim_node *n, const char *from, uint32_t number, ui
 		struct link *l = in->link;
 
 		if (l) {
-			struct stream_frame f = { .type = STREAM_FRAME_ABORT, .handle = in->handle,
+			struct stream_frame f = { .type = STREAM_FRAME_ABORT,
+						  .cls = STREAM_ABORT_BY_OWNER, .handle = in->handle,
 						  .code = code };
 			link_send(l, &f);
 			in_detach(in);

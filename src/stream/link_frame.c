@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each frame means, once decoded: from a sender on a link that it opened,
- * or from the owner on a link that we opened. */
+/* What each frame means, once decoded. Both sides of a link may send to the other. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +17,9 @@ static void refuse(struct link *l, const struct stream_frame *f, uint32_t code)
 	link_send(l, &a);
 }
 
-static bool ticket_fits(struct reclaim_node *n, const struct stream_frame *f, uint64_t epoch)
+static bool ticket_fits(struct link *l, const struct stream_frame *f, uint64_t epoch)
 {
+	struct reclaim_node *n = l->node;
 	const uint8_t *key = n->key_epoch == epoch      ? n->key :
 			     n->key_next_epoch == epoch ? n->key_next :
 							  NULL;
@@ -28,6 +28,12 @@ static bool ticket_fits(struct reclaim_node *n, const struct stream_frame *f, ui
 	if (!key || seal_ticket_open(key, n->name, epoch, f->blob, f->blob_len, &t) < 0)
 		return false;
 	bool ok = t.producer_epoch == f->producer_epoch && !strcmp(t.producer, f->producer);
+
+	if (ok && l->incoming) {
+		/* The registry vouches for who is at the other end: see link_to(). */
+		memcpy(l->peer, t.producer, sizeof(l->peer));
+		l->peer_epoch = t.producer_epoch;
+	}
 
 	seal_wipe(&t, sizeof(t));
 	return ok;
@@ -42,7 +48,7 @@ static void on_attach(struct link *l, const struct stream_frame *f)
 		refuse(l, f, STREAM_NACK_UNKNOWN);
 	} else if (n->owner.state == OWNER_GONE || (owning && f->epoch < n->owner.epoch)) {
 		refuse(l, f, STREAM_NACK_MOVED);
-	} else if (!ticket_fits(n, f, f->epoch)) {
+	} else if (!ticket_fits(l, f, f->epoch)) {
 		/* Also an epoch whose key has not reached us yet: the sender comes again. */
 		refuse(l, f, STREAM_NACK_REFUSED);
 	} else if (owning && f->epoch == n->owner.epoch) {
@@ -95,35 +101,6 @@ static void on_close(struct link *l, const struct stream_frame *f)
 	} else {
 		in->close_known = true;
 		in->close_seq = f->seq;
-	}
-}
-
-static void from_sender(struct link *l, const struct stream_frame *f)
-{
-	switch (f->type) {
-	case STREAM_FRAME_HELLO:
-		if (f->code != STREAM_PROTOCOL)
-			link_close(l, "peer speaks another version");
-		l->greeted = true;
-		memcpy(l->peer, f->producer, sizeof(l->peer));
-		break;
-	case STREAM_FRAME_ATTACH:
-		on_attach(l, f);
-		break;
-	case STREAM_FRAME_ABORT:
-		on_sender_abort(l, f);
-		break;
-	case STREAM_FRAME_CLOSE:
-		on_close(l, f);
-		break;
-	case STREAM_FRAME_OFFER:
-	case STREAM_FRAME_CUT:
-		move_frame(l, f);
-		break;
-	case STREAM_FRAME_BEAT:
-		break;
-	default:
-		link_close(l, "peer broke the protocol");
 	}
 }
 
@@ -190,32 +167,11 @@ static void on_beat(struct link *l, const struct stream_frame *f)
 	}
 }
 
-static void from_owner(struct link *l, const struct stream_frame *f)
+/* What an owner says about one of our streams. */
+static void about_output(struct link *l, const struct stream_frame *f)
 {
 	struct reclaim_stream *o = f->handle < l->outs.count ? l->outs.data[f->handle] : NULL;
 
-	switch (f->type) {
-	case STREAM_FRAME_BEAT:
-		on_beat(l, f);
-		return;
-	case STREAM_FRAME_PREPARE:
-		on_prepare(l, f);
-		return;
-	case STREAM_FRAME_READY:
-	case STREAM_FRAME_MOVED:
-		move_frame(l, f);
-		return;
-	case STREAM_FRAME_WELCOME:
-	case STREAM_FRAME_NACK:
-	case STREAM_FRAME_ACK:
-	case STREAM_FRAME_FREEZE:
-	case STREAM_FRAME_RESUME:
-	case STREAM_FRAME_ABORT:
-		break;
-	default:
-		link_close(l, "peer broke the protocol");
-		return;
-	}
 	if (!o) /* crossed with our own abort */
 		return;
 	if (f->type == STREAM_FRAME_WELCOME) {
@@ -248,8 +204,47 @@ static void from_owner(struct link *l, const struct stream_frame *f)
 
 void link_frame(struct link *l, const struct stream_frame *f)
 {
-	if (l->incoming)
-		from_sender(l, f);
-	else
-		from_owner(l, f);
+	switch (f->type) {
+	case STREAM_FRAME_HELLO:
+		if (f->code != STREAM_PROTOCOL || l->greeted || !l->incoming)
+			link_close(l, "peer speaks another version");
+		l->greeted = true;
+		break;
+	case STREAM_FRAME_BEAT:
+		on_beat(l, f);
+		break;
+	/* from a sender */
+	case STREAM_FRAME_ATTACH:
+		on_attach(l, f);
+		break;
+	case STREAM_FRAME_CLOSE:
+		on_close(l, f);
+		break;
+	/* from an owner */
+	case STREAM_FRAME_PREPARE:
+		on_prepare(l, f);
+		break;
+	case STREAM_FRAME_WELCOME:
+	case STREAM_FRAME_NACK:
+	case STREAM_FRAME_ACK:
+	case STREAM_FRAME_FREEZE:
+	case STREAM_FRAME_RESUME:
+		about_output(l, f);
+		break;
+	/* from either: the class says of which side's stream */
+	case STREAM_FRAME_ABORT:
+		if (f->cls == STREAM_ABORT_BY_SENDER)
+			on_sender_abort(l, f);
+		else
+			about_output(l, f);
+		break;
+	case STREAM_FRAME_OFFER:
+	case STREAM_FRAME_CUT:
+	case STREAM_FRAME_READY:
+	case STREAM_FRAME_MOVED:
+		move_frame(l, f);
+		break;
+	default:
+		link_close(l, "peer broke the protocol");
+	}
 }

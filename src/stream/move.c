@@ -366,8 +366,6 @@ int move_state_bytes(struct link *l, const struct stream_frame *f, const uint8_t
 	struct reclaim_node *n = l->node;
 	struct move *m = &n->move;
 
-	if (!l->incoming)
-		return -EBADMSG;
 	if (!m->target || m->link != l || m->hid != f->hid)
 		return 0; /* of an attempt that is over */
 	if (f->kind == STREAM_STATE_AHEAD) {

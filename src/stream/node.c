@@ -416,7 +416,7 @@ static void node_free(struct reclaim_node *n)
 		out_free(o);
 	while ((l = TAILQ_FIRST(&n->links)))
 		link_close(l, "closed");
-	link_bury(n);
+	link_bury(n); /* no call is running any more, so none sleeps on a link */
 	in_release_given(n);
 	in_purge(n);
 	for (int i = 0; i < STREAM_CLASS_COUNT; i++)

@@ -191,12 +191,14 @@ struct link {
 	struct reclaim_node *node;
 	TAILQ_ENTRY(link) entry;
 	int fd;
-	bool incoming, connecting, up, dead, want_out, want_in_off;
+	bool incoming, connecting, up, dead, want_out;
+	bool reading, timeout_set; /* see link_sleep */
 	bool greeted;
 	void *tls;                /* SSL */
 	bool tls_done;
 	char locator[STREAM_LOCATOR_MAX + 1];
-	char peer[STREAM_NAME_MAX + 1];
+	char peer[STREAM_NAME_MAX + 1]; /* an incoming link's, once its ticket fitted */
+	uint64_t peer_epoch;
 	uint64_t tls_epoch;       /* the ticket that opened it */
 	uint8_t tls_session[SEAL_KEY_LEN];
 	uint8_t tls_ticket[STREAM_TICKET_MAX];
@@ -352,7 +354,9 @@ struct reclaim_node {
 	struct links links;
 	struct links grave;       /* freed at the end of a turn */
 	size_t links_count;
-	struct link *hot;
+	struct link *hot;         /* spoke last */
+	struct link *steady;      /* hot for steady_count messages on end */
+	unsigned steady_count;
 	struct regclient reg;
 
 	struct outs outs;
@@ -414,12 +418,15 @@ static inline void node_soon(struct reclaim_node *n, uint64_t at_ns)
 /* link.c */
 struct link *link_connect(struct reclaim_node *n, const char *locator, uint64_t epoch,
 			  const uint8_t *ticket, uint32_t ticket_len, const uint8_t *session);
+/* A link that the owner of (name, epoch) opened to us, or NULL. */
+struct link *link_from(struct reclaim_node *n, const char *name, uint64_t epoch);
 void link_accept(struct reclaim_node *n);
 void link_close(struct link *l, const char *why);
 void link_bury(struct reclaim_node *n);
 void link_free(struct link *l);
 void link_events(struct link *l, unsigned events);
 void link_read(struct link *l);
+bool link_sleep(struct link *l);
 void link_flush(struct link *l);
 void link_flush_all(struct reclaim_node *n);
 void link_send(struct link *l, const struct stream_frame *f);

@@ -488,6 +488,20 @@ void out_pump(struct reclaim_stream *o)
 			link_ready(o->link, o);
 		return;
 	}
+	if (!o->link && o->have_route && (o->tx.last || o->closing)) {
+		/* Connected only when there is something to say: by then the peer may
+		 * have opened a link to us, which serves both ways. */
+		struct link *l = link_from(o->node, o->to, o->tx.epoch);
+
+		if (!l)
+			l = link_connect(o->node, o->locator, o->tx.epoch, o->ticket, o->ticket_len,
+					 o->session);
+		if (l)
+			out_attach(o, l);
+		else
+			out_detach(o, true);
+		return;
+	}
 	if (!o->link && !o->have_route) {
 		o->route_wanted = true;
 		node_soon(o->node, MAX(o->route_at_ns, o->node->now_ns));
@@ -557,7 +571,8 @@ void out_detach(struct reclaim_stream *o, bool ask_route)
 {
 	struct link *l = o->link;
 
-	link_unready(o);
+	if (l)
+		link_unready(o);
 	if (l && o->handle < l->outs.count && l->outs.data[o->handle] == o)
 		l->outs.data[o->handle] = NULL;
 	o->link = NULL;
@@ -943,7 +958,8 @@ void reclaim_stream_abort(struct reclaim_stream *s, uint32_t code)
 	pthread_mutex_lock(&n->lock);
 	node_now(n);
 	if (s->link && s->attach_sent) {
-		struct stream_frame f = { .type = STREAM_FRAME_ABORT, .handle = s->handle,
+		struct stream_frame f = { .type = STREAM_FRAME_ABORT, .cls = STREAM_ABORT_BY_SENDER,
+					  .handle = s->handle,
 					  .code = code };
 		struct link *l = s->link;
 

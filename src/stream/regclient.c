@@ -422,11 +422,7 @@ static void on_route(struct reclaim_node *n, const struct registry_frame *f,
 	if (o->link)
 		out_detach(o, false);
 	snprintf(o->locator, sizeof(o->locator), "%s", f->locator);
-	l = link_connect(n, o->locator, f->epoch, o->ticket, o->ticket_len, o->session);
-	if (l)
-		out_attach(o, l);
-	else
-		out_detach(o, true);
+	out_pump(o);
 }
 
 static void on_answer(struct reclaim_node *n, const struct registry_frame *f)

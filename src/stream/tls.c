@@ -22,7 +22,7 @@ static BIO_METHOD *method;
 static int bio_write(BIO *b, const char *bytes, int len)
 {
 	struct link *l = BIO_get_data(b);
-	ssize_t n = send(l->fd, bytes, (size_t)len, MSG_NOSIGNAL);
+	ssize_t n = send(l->fd, bytes, (size_t)len, MSG_NOSIGNAL | MSG_DONTWAIT);
 
 	BIO_clear_retry_flags(b);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -33,7 +33,7 @@ static int bio_write(BIO *b, const char *bytes, int len)
 static int bio_read(BIO *b, char *bytes, int len)
 {
 	struct link *l = BIO_get_data(b);
-	ssize_t n = recv(l->fd, bytes, (size_t)len, 0);
+	ssize_t n = recv(l->fd, bytes, (size_t)len, MSG_DONTWAIT);
 
 	BIO_clear_retry_flags(b);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -94,7 +94,6 @@ static int find_session(SSL *ssl, const unsigned char *identity, size_t len, SSL
 		key = n->key_next;
 	if (key && seal_ticket_open(key, n->name, epoch, identity + 8, len - 8, &t) == 0) {
 		*ret = session_of(ssl, t.session);
-		memcpy(l->peer, t.producer, sizeof(l->peer));
 		seal_wipe(&t, sizeof(t));
 	}
 	return 1; /* without a session the handshake fails: there is no certificate */

@@ -100,6 +100,10 @@ struct stream_frame {
 	size_t blob_len;
 };
 
+/* The class byte of an ABORT says whose stream the handle is of. */
+#define STREAM_ABORT_BY_SENDER 0u
+#define STREAM_ABORT_BY_OWNER 1u
+
 #define STREAM_ATTACH_DETERMINISTIC 1u /* regenerated messages may be checked by digest */
 
 /* Appends one frame; -ENOBUFS when it does not fit, -EINVAL for a field beyond its limit. */
