@@ -348,16 +348,16 @@ static size_t gather_class(struct link *l, int list, size_t budget)
 	struct reclaim_stream *o;
 	size_t total = 0;
 
-	while (total < budget && (o = TAILQ_FIRST(&l->ready[list]))) {
+	/* Short of room in this write a stream stays ready: it is first in the next. */
+	while (total < budget && l->pend_count + 6 < GATHER_MAX &&
+	       (o = TAILQ_FIRST(&l->ready[list]))) {
 		size_t n = out_gather(o, l, budget - total);
 
 		if (l->dead)
 			return 0;
 		total += n;
-		if (n == 0 || !o->cursor)
+		if ((n == 0 && l->pend_count + 6 < GATHER_MAX) || !o->cursor)
 			link_unready(o);
-		else if (l->pend_count + 6 >= GATHER_MAX)
-			break;
 	}
 	return total;
 }
@@ -384,7 +384,7 @@ static size_t gather_shared(struct link *l, size_t budget)
 		if (l->dead)
 			return 0;
 		total += n;
-		if (n == 0 || !o->cursor) {
+		if ((n == 0 && l->pend_count + 6 < GATHER_MAX) || !o->cursor) {
 			link_unready(o);
 			continue;
 		}

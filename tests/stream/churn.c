@@ -100,12 +100,14 @@ static void start_registry(void)
 		memcpy(address, text, sizeof(address));
 }
 
-static volatile sig_atomic_t leaving;
+static volatile sig_atomic_t leaving, opened;
 static struct reclaim_node *sink_node;
 
 static void on_term(int sig)
 {
 	(void)sig;
+	if (!opened)
+		_exit(0); /* still waiting for the name */
 	leaving = 1;
 }
 
@@ -173,7 +175,9 @@ static bool sink_life(int i, bool standby)
 					  .load = load_count, .arg = &count, .window = 1 << 20,
 					  .image = standby || !s->len ? NULL : s->image,
 					  .image_len = standby ? 0 : s->len, .open_timeout_ms = 20000 };
+	opened = 0;
 	int r = reclaim_node_open(&o, &sink_node);
+	opened = 1;
 	if (r < 0) {
 		if (!standby && r != -ETIMEDOUT)
 			fail("open", r);
