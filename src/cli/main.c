@@ -16,6 +16,8 @@ static const struct command *const groups[] = {
 	cli_admin_commands,
 	cli_lab_commands,
 	cli_volunteer_commands,
+	cli_edge_commands,
+	cli_image_commands,
 };
 
 int main(int argc, char **argv)
