@@ -285,6 +285,8 @@ static void child_limits(const struct sandbox_config *c)
 	/* 1, not 0: a core pattern that is a pipe ignores 0 and honours 1 (core(5)). */
 	raise_limit(RLIMIT_CORE, 1, 1);
 	raise_limit(RLIMIT_NOFILE, 65536, 65536);
+	if (c->file_max)
+		raise_limit(RLIMIT_FSIZE, c->file_max, c->file_max);
 	if (c->pids_max && c->uid_base)
 		raise_limit(RLIMIT_NPROC, c->pids_max, c->pids_max);
 	if (c->memory_max && c->rlimit_memory)

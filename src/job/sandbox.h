@@ -109,6 +109,7 @@ struct sandbox_config {
 	uint64_t memory_max;     /* sizes /dev/shm */
 	bool rlimit_memory;      /* no cgroup limits memory: RLIMIT_DATA per process does */
 	uint64_t pids_max;       /* RLIMIT_NPROC, with a uid range */
+	uint64_t file_max;       /* RLIMIT_FSIZE, bytes of one file; 0 = none */
 	int nice;
 	int out_fd;              /* stdout and stderr; stdin is /dev/null */
 	char *const *argv;

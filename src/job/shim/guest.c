@@ -32,8 +32,16 @@ int guest_processes(struct shim *s, struct proc_list *ret)
 
 	if (!s->guest_pid)
 		return 0;
-	if (!s->cgroup)
-		return proc_tree(s->child.init ? s->guest_pid : getpid(), true, ret);
+	if (!s->cgroup) {
+		r = proc_tree(s->child.init ? s->guest_pid : getpid(), true, ret);
+		/* A child of ours that looks at the disk is none of the guest's. */
+		for (size_t i = 0; r == 0 && i < ret->count; i++)
+			if (s->disk_pid && ret->data[i].pid == s->disk_pid) {
+				VEC_REMOVE(ret, i);
+				break;
+			}
+		return r;
+	}
 	r = cgroup_pids(s->cgroup, &pids);
 	VEC_EACH(&pids, pid) {
 		struct proc_info p;
@@ -345,6 +353,11 @@ void guest_reap(struct shim *s)
 	pid_t pid;
 
 	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+		if (pid == s->disk_pid) {
+			s->now = clock_boot_ns();
+			disk_looked(s, status);
+			continue;
+		}
 		if (pid == s->helper_pid) {
 			s->now = clock_boot_ns();
 			dump_helper_ended(s, status);

@@ -116,6 +116,8 @@ static void deadlines_run(struct shim *s)
 		notice_last(s);
 	if (due(s, &s->due.saved_check))
 		notice_look(s);
+	if (due(s, &s->due.disk))
+		disk_look(s);
 	if (due(s, &s->due.output))
 		output_resume(s);
 	if (due(s, &s->due.start)) {

@@ -254,7 +254,7 @@ static int spawn(struct shim *s, const struct folders *f, int out_fd, char **arg
 		.metadata = s->start.own_network || no_network,
 		.plain_mounts = s->driver == JOB_DRIVER_CRIU || s->driver == JOB_DRIVER_CUDA,
 		.memory_max = s->start.memory_max, .rlimit_memory = !s->cgroup, .pids_max = s->start.pids_max,
-		.nice = s->start.nice, .out_fd = out_fd, .argv = argv, .envp = envp, .attach = attach,
+		.file_max = s->start.disk_max, .nice = s->start.nice, .out_fd = out_fd, .argv = argv, .envp = envp, .attach = attach,
 		.attach_ctx = s, .hostname = s->start.hostname ? s->start.hostname : "guest",
 	};
 
@@ -501,6 +501,7 @@ void guest_runs(struct shim *s)
 {
 	s->guest_running = true;
 	s->started_ns = s->now;
+	disk_arm(s);
 	if (s->start.spec.time_limit_ns) {
 		uint64_t used = MIN(s->start.time_used_ns, s->start.spec.time_limit_ns);
 

@@ -11,6 +11,7 @@
  *   guestsock the guest's socket and HTTP      output   the log file
  *   env       what the guest finds             state    hello, state file
  *   prepare   from `start` to a waiting child  dump     drivers criu and cuda
+ *   disk      the limit on its folders
  *
  * Invariants. Only stop() leads to ENDED, and only after it has seen that no process of
  * the guest is left. A deadline once armed fires whether or not anybody is connected.
@@ -79,6 +80,7 @@ struct deadlines {
 	uint64_t kill_round;  /* STOPPING: look and kill again */
 	uint64_t alarm;       /* STOPPING: name what is left */
 	uint64_t output;      /* read on after the rate limit */
+	uint64_t disk;        /* look at the disk it uses */
 	uint64_t linger;      /* ENDED, nobody came for it */
 };
 #define DEADLINE_COUNT (sizeof(struct deadlines) / sizeof(uint64_t))
@@ -118,6 +120,8 @@ struct shim {
 	char *run_dir; /* start.run_dir/<job>.<epoch> */
 	struct dump dump;
 	pid_t helper_pid; /* CRIU or cuda-checkpoint, 0 = none */
+	pid_t disk_pid;   /* who looks at the disk, 0 = nobody */
+	uint64_t disk_begun_ns;
 	bool stopped_by_dump;
 	int restore_out_fd; /* the guest's end of the output pipe, kept for a restore */
 	uint64_t pipe_ino;
@@ -179,6 +183,11 @@ void guest_cleanup(struct shim *s);
 int guest_command(struct shim *s, const struct shim_command *cmd, struct diag *diag);
 
 void guest_runs(struct shim *s);
+
+/* disk */
+void disk_arm(struct shim *s);
+void disk_look(struct shim *s);
+void disk_looked(struct shim *s, int status);
 
 /* dump */
 bool dump_driver(const struct shim *s);
