@@ -139,9 +139,25 @@ static int join(struct http_client *c, const char *path, json_t *body, const cha
 			diag_set(diag, r, file, "cannot be written: %s", strerror(-r));
 	}
 	if (r == 0)
-		(void)printf("enrolled as %s \"%s\"; identity in %s\n", text_of(answer, "role"),
-			     text_of(answer, "name"), dir);
+		(void)printf("enrolled as %s \"%s\"\n", text_of(answer, "role"), text_of(answer, "name"));
 	return r;
+}
+
+/* The new identity takes the old one's place only when it is whole: a token that is refused
+ * must not cost anybody the certificate they had. The key is always a new one: after a theft the
+ * old one must not be certified again. */
+static int move_in(const char *from, const char *to, struct diag *diag)
+{
+	static const char *const names[] = { "key.pem", "cert.pem", "ca.pem", "coordinator" };
+	char a[PATH_MAX], b[PATH_MAX];
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+		if (path_format(a, sizeof(a), "%s/%s", from, names[i]) < 0 ||
+		    path_format(b, sizeof(b), "%s/%s", to, names[i]) < 0 || rename(a, b) < 0)
+			return diag_set(diag, -errno, to, "%s cannot be put there: %s", names[i],
+					strerror(errno));
+	}
+	(void)dir_remove_all(from); /* it is empty */
+	return dir_sync(to);
 }
 
 static int run_enrol(const void *values, int argc, const char *const *argv)
@@ -151,7 +167,7 @@ static int run_enrol(const void *values, int argc, const char *const *argv)
 	CLEANUP_FREE char *csr = NULL;
 	struct token_parts t;
 	struct diag diag = DIAG_INIT;
-	char dir[PATH_MAX];
+	char dir[PATH_MAX - 8], fresh[PATH_MAX];
 	int r = token_cut(argv[0], o->at, &t);
 	if (r == -EDESTADDRREQ)
 		return cli_failf("the token names no coordinator: add --at HOST:PORT");
@@ -159,13 +175,22 @@ static int run_enrol(const void *values, int argc, const char *const *argv)
 		return cli_failf("this is no join token: it looks like rj1.SECRET.FINGERPRINT@HOST:PORT");
 	r = identity_dir(o, dir, sizeof(dir));
 	if (r == 0)
-		r = identity_request(dir, "new", &csr, &diag); /* the token says the name */
+		r = path_format(fresh, sizeof(fresh), "%s/.new", dir);
+	if (r == 0)
+		r = dir_remove_all(fresh);
+	if (r == 0)
+		r = identity_request(fresh, "new", &csr, &diag); /* the token says the name */
 	if (r == 0)
 		r = http_client_open_fingerprint(t.fingerprint, t.address, &c, &diag);
 	if (r == 0)
-		r = join(c, "/v1/enroll", json_pack("{s:s,s:s}", "token", t.secret, "csr", csr), dir,
+		r = join(c, "/v1/enroll", json_pack("{s:s,s:s}", "token", t.secret, "csr", csr), fresh,
 			 t.address, &diag);
-	return r < 0 ? cli_fail(&diag) : 0;
+	if (r == 0)
+		r = move_in(fresh, dir, &diag);
+	if (r < 0)
+		return cli_fail(&diag);
+	(void)printf("identity in %s\n", dir);
+	return 0;
 }
 
 static int run_renew(const void *values, int argc, const char *const *argv)

@@ -23,6 +23,7 @@
 
 #define AGENT_MESSAGE_MAX (1u << 20)
 #define AGENT_QUEUE_MAX (8u << 20)
+#define LOGS_OPEN_MAX 256
 #define OUTLOOK_EVERY_NS (10 * NS_PER_S)
 
 /* ---- what the engine asks of us ---- */
@@ -209,6 +210,21 @@ static void tick_due(void *user)
 	coordinator_poke(user);
 }
 
+/* Whoever needs one opens it again: a campus has more jobs in its past than descriptors. */
+static void close_logs(struct coordinator *c)
+{
+	const void *key;
+	size_t key_len;
+	void *l;
+	struct map *none;
+	if (map_count(c->logs) <= LOGS_OPEN_MAX || map_new(&none) < 0)
+		return;
+	for (size_t i = 0; map_next(c->logs, &i, &key, &key_len, &l);)
+		joblog_close(l);
+	map_free(c->logs);
+	c->logs = none;
+}
+
 static void sync_logs(void *user)
 {
 	struct coordinator *c = user;
@@ -219,6 +235,7 @@ static void sync_logs(void *user)
 		if (joblog_sync(l) < 0)
 			log_warn("output of %.*s may not survive a power failure", (int)key_len,
 				 (const char *)key);
+	close_logs(c);
 	(void)loop_timer_in(&c->sync, NS_PER_S);
 }
 

@@ -293,7 +293,7 @@ static void *client_thread(void *arg)
 	bad = bad ? bad : try_late(c);
 	bad = bad ? bad : try_identities();
 	json_t *body = json_object();
-	/* It may stop before the answer is out. */
+	http_client_set_timeout(c, 300); /* the loop stops before the answer is out */
 	if (http_client_call(c, "POST", "/v1/stop", NULL, NULL, &d) < 0)
 		loop_stop(loop);
 	json_decref(body);

@@ -3,13 +3,14 @@
 import json
 import os
 import ssl
+import subprocess
 import sys
 import threading
 import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from campus import LEASE_S, Agent, Campus, Refused, Socket, wait_for
+from campus import COORDINATOR, LEASE_S, Agent, Campus, Refused, Socket, wait_for
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 SPEC = {"name": "train", "command": ["true"], "failure_limit": 3}
@@ -212,6 +213,17 @@ class Whole(unittest.TestCase):
         r = c.cli(os.path.join(c.dir, "thief"), "enrol", false)
         self.assertIn("not our coordinator", r.stderr)
         self.assertEqual(print_.split("@")[0], self.fingerprint())
+        # Joining again makes a new key; a refused token leaves the old identity as it was.
+        def key_of(who):
+            with open(os.path.join(who, "key.pem")) as f:
+                return f.read()
+        old = key_of(carol)
+        self.assertEqual(c.cli(carol, "enrol", token).returncode, 1)
+        self.assertEqual(key_of(carol), old)
+        c.call(carol, "GET", "/v1/jobs")
+        self.assertEqual(c.cli(carol, "enrol", c.token("guest", "carol")).returncode, 0)
+        self.assertNotEqual(key_of(carol), old)
+        self.assertEqual(sorted(os.listdir(carol)), ["ca.pem", "cert.pem", "coordinator", "key.pem"])
         # Old tokens are worth nothing.
         stale = c.token("guest", "dave", "--valid", "1s")
         wait_for("expiry", lambda: b"out of date" in self.try_enrol(stale), 10)
@@ -320,6 +332,26 @@ class Whole(unittest.TestCase):
         s = c.call(c.admin_dir, "GET", "/v1/admin/settings")
         self.assertEqual((s["stop_all"], s["floor_cap"], s["blackout"][0]["from"]),
                          (True, "123000000", "08:00"))
+
+    def test_settings_file_is_checked(self):
+        c = self.campus
+        path = os.path.join(c.dir, "settings.yaml")
+
+        def check(text):
+            with open(path, "w") as f:
+                f.write(text)
+            return subprocess.run([COORDINATOR, "serve", "--dir", c.state, "--check", "--config", path],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        good = check("listen: 127.0.0.1:7070\nlease: 4s\nstatus_every: 1s\nfloors: 500Mbit\n")
+        self.assertEqual((good.returncode, good.stderr), (0, ""))
+        for text, says in (("listen: 127.0.0.1:7070\nleese: 4s\n", ":2"),
+                           ("lease: 4s\nstatus_every: 3s\n", "half of lease"),
+                           ("lease: soon\n", ":1"), ("lease: 1ms\n", ":1"), ("a: [\n", "settings.yaml"),
+                           ("jobs_max: 99999999999\n", ":1"), ("listen: nowhere\n", "ADDRESS:PORT"),
+                           ("public: {name: x}\n", "cert")):
+            bad = check(text)
+            self.assertEqual(bad.returncode, 1, text)
+            self.assertIn(says, bad.stderr, text)
 
     def test_forecasts_remember(self):
         c = self.campus
