@@ -89,6 +89,8 @@ struct ejob {
 	bool end_unconfirmed;      /* ENDED is recorded, STOP to its agent is due */
 
 	char stage[CONTROL_NAME_MAX + 1]; /* where background copies go */
+	char stage_image[CONTROL_DIGEST_HEX + 1]; /* the copy last asked for */
+	uint64_t stage_sent_ns;
 	uint64_t standby_until_ns; /* renew its standby tickets then */
 	char avoid[ENGINE_AVOID_MAX][CONTROL_NAME_MAX + 1]; /* failed to start it */
 	size_t avoid_count;
@@ -118,6 +120,14 @@ struct euser {
 	uint64_t at_ns;
 };
 
+/* A way on which a background copy did not arrive before the next one was due. */
+#define ENGINE_SLOW_MAX 128
+#define ENGINE_SLOW_NS (60 * NS_PER_S)
+struct engine_slow {
+	char from[CONTROL_NAME_MAX + 1], to[CONTROL_NAME_MAX + 1]; /* buildings */
+	uint64_t until_ns;
+};
+
 struct engine {
 	struct engine_config config;
 	const struct engine_ops *ops;
@@ -132,6 +142,8 @@ struct engine {
 	bool stop_all, blackout;
 	bool schedule_due;
 	uint64_t ticket_serial;
+	struct engine_slow slow[ENGINE_SLOW_MAX]; /* a ring: the oldest is forgotten */
+	size_t slow_at;
 };
 
 /* engine.c */
@@ -194,6 +206,11 @@ size_t engine_place(struct engine *e, struct ejob *const *jobs, size_t count, ui
 bool ejob_avoids(const struct ejob *j, const char *node); /* a start failed there */
 struct enode *engine_choose(struct engine *e, const struct ejob *j, bool start, uint64_t now_ns);
 /* The best machine that may keep a copy; with free slots if there is one. except: array of nodes. */
+/* Copies from one node towards the other's building lag behind, as was seen a short while ago. */
+bool engine_is_slow(const struct engine *e, const struct enode *from, const struct enode *to,
+		    uint64_t now_ns);
+void engine_set_slow(struct engine *e, const struct enode *from, const struct enode *to,
+		     uint64_t now_ns);
 struct enode *engine_choose_keeper(struct engine *e, const struct ejob *j, uint64_t now_ns);
 /* May others fetch images from it now? */
 bool enode_serves(const struct enode *n);

@@ -14,6 +14,7 @@
 #include "base/point.h"
 #include "coordinator/engine_internal.h"
 
+#define STAGE_LATE_NS (2 * NS_PER_S) /* faster checkpoints than this are no measure of a way */
 #define TICKET_LIFE_MS (10 * 60 * 1000)
 #define MOVE_TRIES_MAX 5
 #define STANDBY_PEERS 3
@@ -321,7 +322,14 @@ void engine_send_rates(struct engine *e)
 void ejob_plan_stage(struct engine *e, struct ejob *j, uint64_t now_ns)
 {
 	char ticket[TICKET_TEXT_MAX];
-	struct enode *n = engine_node(e, j->stage);
+	struct enode *n = engine_node(e, j->stage), *own = engine_node(e, j->node);
+	/* Background copies yield to everybody. Where the last one has not arrived by the time of
+	 * the next, they will not keep up: another way is better than a stale copy. */
+	if (n && own && j->stage_image[0] && strcmp(j->stage_image, j->durable.digest) != 0 &&
+	    now_ns - j->stage_sent_ns > STAGE_LATE_NS) {
+		engine_set_slow(e, own, n, now_ns);
+		n = NULL;
+	}
 	/* Sticky while it is any good: it has most of the chunks already. */
 	if (!n || !n->up || n->banned || strcmp(n->name, j->node) == 0 ||
 	    n->owner_state == CONTROL_OWNER_NOTICE || n->owner_state == CONTROL_OWNER_DRAINING ||
@@ -332,6 +340,8 @@ void ejob_plan_stage(struct engine *e, struct ejob *j, uint64_t now_ns)
 	if (engine_ticket(e, j, TICKET_STAGE, j->epoch, NULL, j->node, n->name, TICKET_LIFE_MS, 0, ticket) < 0)
 		return;
 	(void)snprintf(j->stage, sizeof(j->stage), "%s", n->name);
+	(void)snprintf(j->stage_image, sizeof(j->stage_image), "%s", j->saved.digest);
+	j->stage_sent_ns = now_ns;
 	struct control_message m = {
 		.type = CONTROL_MOVE,
 		.move = { .job = j->id,

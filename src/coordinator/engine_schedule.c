@@ -230,8 +230,33 @@ struct enode *engine_choose(struct engine *e, const struct ejob *j, bool start, 
 	return best;
 }
 
+static const char *place_of(const struct enode *n)
+{
+	return n->hello.hello.building ? n->hello.hello.building : n->name;
+}
+
+bool engine_is_slow(const struct engine *e, const struct enode *from, const struct enode *to,
+		    uint64_t now_ns)
+{
+	for (size_t i = 0; i < ENGINE_SLOW_MAX; i++)
+		if (e->slow[i].until_ns > now_ns && strcmp(e->slow[i].from, place_of(from)) == 0 &&
+		    strcmp(e->slow[i].to, place_of(to)) == 0)
+			return true;
+	return false;
+}
+
+void engine_set_slow(struct engine *e, const struct enode *from, const struct enode *to,
+		     uint64_t now_ns)
+{
+	struct engine_slow *s = &e->slow[e->slow_at++ % ENGINE_SLOW_MAX];
+	(void)snprintf(s->from, sizeof(s->from), "%s", place_of(from));
+	(void)snprintf(s->to, sizeof(s->to), "%s", place_of(to));
+	s->until_ns = now_ns + ENGINE_SLOW_NS;
+}
+
 struct enode *engine_choose_keeper(struct engine *e, const struct ejob *j, uint64_t now_ns)
 {
+	const struct enode *own = engine_node(e, j->node);
 	struct enode *best = NULL;
 	double best_score = 0;
 	void *value;
@@ -245,7 +270,8 @@ struct enode *engine_choose_keeper(struct engine *e, const struct ejob *j, uint6
 		    n->disk_free < j->saved.bytes)
 			continue;
 		double score = choice_score(e, n, j, now_ns) - (owned ? 0.5 : 0) -
-			       (enode_refusal(e, n, j, NULL, NULL) ? 0.1 : 0);
+			       (enode_refusal(e, n, j, NULL, NULL) ? 0.1 : 0) -
+			       (own && engine_is_slow(e, own, n, now_ns) ? 0.6 : 0);
 		if (!best || score > best_score) {
 			best = n;
 			best_score = score;
@@ -463,7 +489,7 @@ static bool start_job(struct engine *e, struct ejob *j, struct enode *n, const u
 	j->saved = (struct ejob_image){ 0 };
 	j->saved_final = false;
 	j->inc_ran_ms = j->unsaved_ms = j->lost_ms = j->move_bytes = 0;
-	j->dest[0] = j->stage[0] = j->notice_id[0] = '\0';
+	j->dest[0] = j->stage[0] = j->stage_image[0] = j->notice_id[0] = '\0';
 	j->standby_until_ns = 0;
 	j->retry_at_ns = 0;
 	send_start(e, j, n, from.digest[0] ? &from : NULL);

@@ -346,6 +346,32 @@ static void test_two_leave_together_for_two_machines(void **state)
 	assert_string_equal(second, "n3");
 }
 
+/* A copy that has not arrived when the next one is due goes to another building. */
+static void test_a_lagging_copy_goes_another_way(void **state)
+{
+	node_up("n1", ",\"building\":\"a\"");
+	submit("j1", "ann");
+	node_up("n2", ",\"building\":\"b\"");
+	node_up("n3", ",\"building\":\"c\"");
+	running("n1", "j1", 1);
+	saved("n1", "j1", 1, 1, IMG_A, false);
+	struct control_message *move = last("n1", CONTROL_MOVE);
+	assert_non_null(move);
+	char first[8];
+	(void)snprintf(first, sizeof(first), "%s", move->move.to.node);
+	received(first, "j1", 1, 1, IMG_A);
+	pass(2500);
+	status("n1", "j1", 1, "running");
+	drop_sent();
+	saved("n1", "j1", 1, 2, IMG_B, false); /* it kept up: the same way again */
+	assert_string_equal(last("n1", CONTROL_MOVE)->move.to.node, first);
+	pass(2500);
+	status("n1", "j1", 1, "running");
+	drop_sent();
+	saved("n1", "j1", 1, 3, IMG_A, false); /* it did not */
+	assert_string_not_equal(last("n1", CONTROL_MOVE)->move.to.node, first);
+}
+
 static void test_an_old_epoch_commits_nothing(void **state)
 {
 	node_up("n1", "");
@@ -552,6 +578,7 @@ int main(void)
 		TEST(test_a_job_runs_and_ends_with_its_status),
 		TEST(test_a_reclaim_moves_the_job_with_its_image),
 		TEST(test_two_leave_together_for_two_machines),
+		TEST(test_a_lagging_copy_goes_another_way),
 		TEST(test_an_old_epoch_commits_nothing),
 		TEST(test_no_next_epoch_before_the_lease_is_over),
 		TEST(test_a_restarted_coordinator_waits_a_lease_or_adopts),
