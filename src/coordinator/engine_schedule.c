@@ -23,6 +23,7 @@
 #define HAZARD_PRIOR_S (4 * 3600.0)
 /* After so many failed starts in a row the image itself is in doubt: the one before is tried. */
 #define START_FAILURES_DOUBT 3
+#define NEAR_BONUS 0.15
 
 /* ---- fair share ---- */
 
@@ -202,6 +203,11 @@ static double choice_score(struct engine *e, const struct enode *n, const struct
 		score += 0.2;
 	if (ejob_avoids(j, n->name))
 		score -= 10;
+	/* A copy inside the building does not cross the links that everybody shares. */
+	const char *building = n->hello.hello.building;
+	if (own && own != n && building && own->hello.hello.building &&
+	    strcmp(building, own->hello.hello.building) == 0)
+		score += NEAR_BONUS;
 	/* Neighbours leave together, and share the link that a move would need. */
 	const char *room = n->hello.hello.room, *own_room = own ? own->hello.hello.room : NULL;
 	if (own && own->owner_state != CONTROL_OWNER_LENT && room && own_room && strcmp(room, own_room) == 0)
