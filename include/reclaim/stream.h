@@ -36,7 +36,9 @@
 extern "C" {
 #endif
 
+#ifndef RECLAIM_API
 #define RECLAIM_API __attribute__((visibility("default")))
+#endif
 
 struct reclaim_node;
 struct reclaim_stream;

@@ -304,6 +304,8 @@ void in_attach(struct link *l, const struct stream_frame *f)
 		nack(l, f, STREAM_NACK_LOST);
 		return;
 	}
+	if (in->link == l && in->handle < l->ins.count && l->ins.data[in->handle] == in)
+		l->ins.data[in->handle] = NULL; /* attached twice: the last one counts */
 	if (put_handle(l, f->handle, in) < 0) {
 		link_close(l, "peer broke the protocol");
 		return;

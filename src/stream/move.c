@@ -14,7 +14,8 @@
 
 #include "stream/node_internal.h"
 
-enum { STATE_HEAD = STREAM_FRAME_HEAD + 9, REGION_HEAD = 12, PAGE = 4096, LOAD_MAX = 1 << 30 };
+enum { STATE_HEAD = STREAM_FRAME_HEAD + 9, REGION_HEAD = 12, PAGE = 4096, LOAD_MAX = 1 << 30,
+       FREEZE_PAGES = 32, ROUNDS_MAX = 12 };
 
 struct reclaim_sink {
 	struct strbuf *to;
@@ -135,6 +136,7 @@ void move_link_down(struct link *l)
 	if (m->source) {
 		/* Begin again from the start, as long as the attempt lives. */
 		m->offered = m->peer_ready = m->ahead_done = false;
+		m->rounds = 0;
 		m->opaque_sent = m->library_sent = m->state_bytes = 0;
 		VEC_EACH(&n->regions, r)
 			r->sent = r->dirty_from = 0;
@@ -228,6 +230,19 @@ static size_t gather_regions(struct link *l, size_t budget, bool dirty)
 	return 0;
 }
 
+static uint64_t dirty_pages(const struct reclaim_node *n)
+{
+	uint64_t count = 0;
+
+	for (size_t i = 0; i < n->regions.count; i++) {
+		const struct region *r = &n->regions.data[i];
+
+		for (uint64_t p = 0; r->dirty && p < (r->len / PAGE + 8) / 8; p++)
+			count += (uint64_t)__builtin_popcount(r->dirty[p]);
+	}
+	return count;
+}
+
 static size_t gather_text(struct link *l, uint8_t kind, const struct strbuf *b, uint64_t *sent,
 			  size_t budget)
 {
@@ -248,9 +263,16 @@ size_t move_gather(struct link *l, size_t budget)
 	size_t got;
 
 	budget = MIN(MAX(budget, (size_t)SLICE_MIN), (size_t)STREAM_BODY_MAX / 2);
-	got = gather_regions(l, budget, m->final);
+	got = gather_regions(l, budget, m->final || m->rounds);
 	if (got)
 		return got;
+	if (!m->final && m->rounds < ROUNDS_MAX && dirty_pages(n) > FREEZE_PAGES) {
+		/* Again while it runs on: what is left for the freeze should be little. */
+		m->rounds++;
+		VEC_EACH(&n->regions, r)
+			r->dirty_from = 0;
+		return gather_regions(l, budget, true);
+	}
 	if (!m->final) {
 		l->state_ready = false;
 		if (!m->ahead_done) {

@@ -263,6 +263,7 @@ struct move {
 	struct strbuf opaque;     /* from save(), or for load() */
 	struct strbuf library;
 	uint64_t state_bytes;     /* sent or received */
+	unsigned rounds;          /* passes over dirty pages so far */
 	uint64_t opaque_sent, library_sent;
 	uint64_t began_ns, ready_ns, frozen_ns, cut_ns, committed_ns, first_ns;
 	bool load_due;

@@ -530,6 +530,8 @@ void out_attach(struct reclaim_stream *o, struct link *l)
 {
 	struct stream_frame f;
 
+	/* The owner answers the attach that it saw last; only that one may count here. */
+	out_drop_ahead(o);
 	if (o->link != l) {
 		if (link_add_out(l, o) < 0)
 			return;

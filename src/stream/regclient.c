@@ -378,7 +378,7 @@ static void on_route(struct reclaim_node *n, const struct registry_frame *f,
 	if (!q->ahead)
 		o->route_asked = false;
 	if (q->ahead) {
-		if (f->status < 0 || f->epoch != o->ahead.epoch) {
+		if (f->status < 0 || f->epoch != o->ahead.epoch || f->epoch <= o->tx.epoch) {
 			memset(&o->ahead, 0, sizeof(o->ahead));
 			return;
 		}
