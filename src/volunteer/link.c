@@ -16,7 +16,6 @@ struct link_frame {
 void link_init(struct link *l)
 {
 	memset(l, 0, sizeof(*l));
-	l->tail = &l->head;
 }
 
 void link_done(struct link *l)
@@ -47,7 +46,7 @@ int link_push(struct link *l, const void *bytes, size_t len, int32_t from)
 	f->from = from;
 	f->len = len;
 	memcpy(f->bytes, bytes, len);
-	*l->tail = f;
+	*(l->tail ? l->tail : &l->head) = f;
 	l->tail = &f->next;
 	l->queued += len;
 	return 0;
@@ -68,7 +67,7 @@ void link_pop(struct link *l, uint64_t now_ms)
 	struct link_frame *f = l->head;
 	l->head = f->next;
 	if (!l->head)
-		l->tail = &l->head;
+		l->tail = NULL;
 	l->queued -= f->len;
 	l->sent += f->len;
 	l->progress_ms = now_ms;

@@ -30,7 +30,7 @@ struct link {
 	size_t queued;               /* bytes waiting */
 	uint64_t progress_ms;        /* last time something was consumed over there, or sent freely */
 	uint64_t heard_ms, pinged_ms;
-	struct link_frame *head, **tail;
+	struct link_frame *head, **tail; /* tail NULL: empty; a zeroed link is a closed one */
 };
 
 void link_init(struct link *l);

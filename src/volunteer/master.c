@@ -21,8 +21,11 @@
 #include "volunteer/sdp.h"
 
 #define TICK_MS 100u
-#define PING_MS 1000u       /* a suspect must answer within */
+#define PING_MS 3000u       /* a suspect must answer within; a busy machine is slow, not dead */
 #define SUSPECT_MS 2000u    /* heard more recently than that: no suspect */
+/* So many connect at a time; the others wait with their offers. All at once would make each take
+ * longer than a reservation lasts, and nobody would arrive. */
+#define CONNECTING_MAX 192u
 #define HELLO_MS 10000u     /* a socket that does not join is closed */
 
 static const struct node_ops root_ops;
@@ -236,7 +239,8 @@ static bool try_place(struct master *m, struct master_member *v)
 
 static void place_waiting(struct master *m)
 {
-	while (m->waiting_at < m->waiting.count) {
+	while (m->waiting_at < m->waiting.count &&
+	       tree_count(m->tree, TREE_CONNECTING) < CONNECTING_MAX) {
 		struct master_member *v = master_find(m, m->waiting.data[m->waiting_at]);
 		if (v && v->waiting && !try_place(m, v))
 			break;
@@ -351,7 +355,8 @@ void master_socket_abandon(struct master_member *v)
 static void drop(struct master *m, struct master_member *v, const char *what)
 {
 	struct signal s = { .type = SIGNAL_ERROR, .what = (char *)what };
-	master_send(m, v, &s);
+	if (what)
+		master_send(m, v, &s);
 	void *socket = TAKE(v->socket);
 	if (socket)
 		v->ops->close(socket);
@@ -611,7 +616,7 @@ static void look_at_members(struct master *m)
 	for (struct master_member *v = m->members; v; v = next) {
 		next = v->next;
 		if (v->ping_ms && now >= v->ping_ms + PING_MS)
-			drop(m, v, "did not answer in time");
+			drop(m, v, NULL); /* no word: if it was only slow, it comes back by itself */
 		else if (!v->joined && now >= v->heard_ms + HELLO_MS)
 			drop(m, v, "did not join in time");
 		else if (v->joined && now >= v->heard_ms + m->config.lend.silent_ms &&

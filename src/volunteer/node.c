@@ -41,8 +41,6 @@ int node_new(uint64_t self, uint32_t degree, enum route_mode mode, const struct 
 		node_free(n);
 		return r < 0 ? r : -ENOMEM;
 	}
-	for (uint32_t i = 0; i < degree; i++)
-		link_init(&n->child[i]);
 	*ret = n;
 	return 0;
 }
@@ -279,8 +277,6 @@ static void on_hello_ack(struct node *n, int link, const struct frame *f)
 			n->ops->close(n->user, NODE_PARENT);
 		link_done(&n->parent);
 		n->parent = n->next;
-		if (!n->parent.head)
-			n->parent.tail = &n->parent.head;
 		link_init(&n->next);
 		n->ops->promote(n->user);
 		n->attached = true;
@@ -740,7 +736,8 @@ static void tick_links(struct node *n)
 		link_done(&n->child[slot]);
 		n->child_hello_due[slot] = 0;
 	}
-	for (uint32_t i = 0; i < n->route.degree; i++) {
+	/* Most nodes are leaves: their slots are not even touched. */
+	for (uint32_t i = 0; n->route.taken > 0 && i < n->route.degree; i++) {
 		bool mute = n->child[i].up && n->child_hello_due[i] && n->now_ms >= n->child_hello_due[i];
 		if (mute || link_stalled(&n->child[i], n->now_ms))
 			drop_child(n, i, true);
@@ -753,7 +750,9 @@ static void tick_links(struct node *n)
 		up->pinged_ms = n->now_ms;
 		send_credit(n, NODE_PARENT, FRAME_PING);
 	}
-	bool deaf = up->pinged_ms > up->heard_ms && n->now_ms >= n->unanswered_ms + NODE_DEAF_MS;
+	bool at_root = route_depth(n->position, n->route.degree) == 1;
+	uint64_t patience = at_root ? NODE_DEAF_ROOT_MS : NODE_DEAF_MS;
+	bool deaf = up->pinged_ms > up->heard_ms && n->now_ms >= n->unanswered_ms + patience;
 	if (up->up && (deaf || link_stalled(up, n->now_ms))) {
 		n->ops->close(n->user, NODE_PARENT);
 		parent_lost(n);

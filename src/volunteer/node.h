@@ -36,7 +36,8 @@ enum node_link {
 #define NODE_HELLO_MS 5000u           /* a channel without hello is closed */
 #define NODE_SOCKET_MS 2000u          /* a first channel may take so long before the socket stands in */
 #define NODE_PING_MS 1000u            /* to the parent, while there is work */
-#define NODE_DEAF_MS 3000u            /* a parent that answers no ping is gone */
+#define NODE_DEAF_MS 4000u            /* a parent that answers no ping is gone */
+#define NODE_DEAF_ROOT_MS 15000u      /* the root: there is nobody else, and it may be busy */
 
 struct frame;
 

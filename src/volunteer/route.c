@@ -91,7 +91,7 @@ uint32_t route_hash_slot(const struct route *r, uint64_t origin)
 
 int route_find(const struct route *r, uint64_t node)
 {
-	for (uint32_t i = 0; i < r->degree; i++) {
+	for (uint32_t i = 0; r->taken > 0 && i < r->degree; i++) {
 		if (r->slots[i].state != SLOT_FREE && r->slots[i].node == node)
 			return (int)i;
 	}
@@ -278,7 +278,7 @@ void route_summary(const struct route *r, uint32_t *ret_size, uint32_t *ret_heig
 {
 	uint64_t size = 1;
 	uint32_t height = 0;
-	for (uint32_t i = 0; i < r->degree; i++) {
+	for (uint32_t i = 0; r->children > 0 && i < r->degree; i++) {
 		const struct route_slot *s = &r->slots[i];
 		if (s->state != SLOT_CHILD)
 			continue;
@@ -334,6 +334,8 @@ bool route_expire_stored(struct route *r, uint64_t now_ms, struct route_stored *
 int route_deepest(const struct route *r, uint64_t hole)
 {
 	int best = -1;
+	if (r->children == 0)
+		return -1;
 	uint32_t start = hash31((uint32_t)(hole ^ hole >> 24) ^ (uint32_t)(r->self >> 40)) % r->degree;
 	for (uint32_t k = 0; k < r->degree; k++) {
 		uint32_t i = (start + k) % r->degree;

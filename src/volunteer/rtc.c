@@ -37,19 +37,19 @@ uint64_t rtc_now_ms(const struct rtc *r)
 
 static uint64_t table_key[2];
 
-static size_t address_bucket(const struct address *a)
+static size_t address_bucket(const struct rtc *r, const struct address *a)
 {
-	return hash_sip24(a, sizeof(*a), table_key[0], table_key[1]) % BUCKETS;
+	return hash_sip24(a, sizeof(*a), table_key[0], table_key[1]) % r->buckets;
 }
 
-static size_t ufrag_bucket(const char *ufrag)
+static size_t ufrag_bucket(const struct rtc *r, const char *ufrag)
 {
-	return hash_sip24(ufrag, UFRAG_LEN, table_key[0], table_key[1]) % BUCKETS;
+	return hash_sip24(ufrag, UFRAG_LEN, table_key[0], table_key[1]) % r->buckets;
 }
 
 static struct rtc_channel *find_address(const struct rtc *r, const struct address *a)
 {
-	for (const struct valid_address *v = r->by_address[address_bucket(a)]; v; v = v->next) {
+	for (const struct valid_address *v = r->by_address[address_bucket(r, a)]; v; v = v->next) {
 		if (address_equal(&v->address, a))
 			return v->channel;
 	}
@@ -60,7 +60,7 @@ static struct rtc_channel *find_ufrag(const struct rtc *r, const char *ufrag, si
 {
 	if (len != UFRAG_LEN)
 		return NULL;
-	for (struct rtc_channel *c = r->by_ufrag[ufrag_bucket(ufrag)]; c; c = c->ufrag_next) {
+	for (struct rtc_channel *c = r->by_ufrag[ufrag_bucket(r, ufrag)]; c; c = c->ufrag_next) {
 		if (memcmp(c->ufrag, ufrag, UFRAG_LEN) == 0)
 			return c;
 	}
@@ -69,7 +69,7 @@ static struct rtc_channel *find_ufrag(const struct rtc *r, const char *ufrag, si
 
 static void unlink_valid(struct rtc *r, struct valid_address *v)
 {
-	struct valid_address **at = &r->by_address[address_bucket(&v->address)];
+	struct valid_address **at = &r->by_address[address_bucket(r, &v->address)];
 	while (*at && *at != v)
 		at = &(*at)->next;
 	if (*at)
@@ -89,7 +89,7 @@ static int add_valid(struct rtc_channel *c, const struct address *a)
 	if (v->channel)
 		unlink_valid(r, v);
 	/* A newer channel between the same two sockets takes the address over: it comes first. */
-	size_t bucket = address_bucket(a);
+	size_t bucket = address_bucket(r, a);
 	*v = (struct valid_address){ *a, c, r->by_address[bucket] };
 	r->by_address[bucket] = v;
 	return (int)i;
@@ -142,7 +142,7 @@ static void channel_free(struct rtc_channel *c)
 	rtc_channel_done(c);
 	for (unsigned i = 0; i < c->valid_count; i++)
 		unlink_valid(r, &c->valid[i]);
-	struct rtc_channel **at = &r->by_ufrag[ufrag_bucket(c->ufrag)];
+	struct rtc_channel **at = &r->by_ufrag[ufrag_bucket(r, c->ufrag)];
 	while (*at && *at != c)
 		at = &(*at)->ufrag_next;
 	if (*at)
@@ -174,13 +174,19 @@ static uint64_t earliest(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
+/* An offer may wait for its answer; from then on things must move. */
+static uint64_t connect_ms(const struct rtc_channel *c)
+{
+	return c->offerer && !c->answered ? RTC_ANSWER_MS : RTC_CONNECT_MS;
+}
+
 void rtc_arm(struct rtc_channel *c)
 {
 	if (c->doomed)
 		return;
 	uint64_t now = rtc_now_ms(c->rtc), due = c->heard_ms + RTC_SILENT_MS;
 	if (!c->opened)
-		due = c->created_ms + RTC_CONNECT_MS;
+		due = c->created_ms + connect_ms(c);
 	if (c->checking)
 		due = earliest(due, c->check_due_ms);
 	if (c->dtls) {
@@ -226,7 +232,7 @@ static void on_timer(void *user)
 			ops->closed(owner, why);
 		return;
 	}
-	if (!c->opened && now >= c->created_ms + RTC_CONNECT_MS) {
+	if (!c->opened && now >= c->created_ms + connect_ms(c)) {
 		rtc_doom(c, c->selected >= 0 ? "no handshake in time" : "the peer cannot be reached");
 		return;
 	}
@@ -275,7 +281,7 @@ static struct rtc_channel *channel_new(struct rtc *r, const struct rtc_ops *ops,
 	}
 	random_text(c->ufrag, UFRAG_LEN);
 	random_text(c->pwd, PWD_LEN);
-	size_t bucket = ufrag_bucket(c->ufrag);
+	size_t bucket = ufrag_bucket(r, c->ufrag);
 	c->ufrag_next = r->by_ufrag[bucket];
 	r->by_ufrag[bucket] = c;
 	c->next = r->channels;
@@ -353,6 +359,7 @@ int rtc_accept(struct rtc_channel *c, const char *answer, size_t len, struct dia
 	if (r < 0)
 		return r;
 	c->dtls_client = s.setup == SDP_PASSIVE;
+	c->created_ms = rtc_now_ms(c->rtc);
 	rtc_arm(c);
 	if (c->selected >= 0) /* its check came before its answer */
 		rtc_channel_reached(c);
@@ -609,8 +616,10 @@ int rtc_open(struct loop *l, const struct rtc_config *config, struct rtc **ret, 
 	r->config = *config;
 	r->fd = -1;
 	loop_timer_init(&r->mapped_timer, l, ask_mapped, r);
-	r->by_address = calloc(BUCKETS, sizeof(*r->by_address));
-	r->by_ufrag = calloc(BUCKETS, sizeof(*r->by_ufrag));
+	/* Many channels stand on a reachable endpoint; a volunteer has its children's. */
+	r->buckets = config->lite ? BUCKETS : BUCKETS_FEW;
+	r->by_address = calloc(r->buckets, sizeof(*r->by_address));
+	r->by_ufrag = calloc(r->buckets, sizeof(*r->by_ufrag));
 	int e = r->by_address && r->by_ufrag ? random_bytes(&r->tie_breaker, sizeof(r->tie_breaker))
 					     : -ENOMEM;
 	if (e == 0 && table_key[0] == 0)

@@ -27,7 +27,8 @@
 #define RTC_ADDRESSES_MAX 8u
 #define RTC_QUEUE_MAX (4u << 20) /* bytes waiting in one channel; beyond, it is closed */
 #define RTC_MESSAGE_MAX (64u << 10)
-#define RTC_CONNECT_MS 10000u    /* from offer to open */
+#define RTC_CONNECT_MS 10000u    /* from answer to open */
+#define RTC_ANSWER_MS 120000u    /* from offer to answer */
 #define RTC_SILENT_MS 15000u     /* no valid datagram for so long: closed */
 #define RTC_CONSENT_MS 5000u     /* RFC 7675 */
 

@@ -16,6 +16,7 @@
 #define UFRAG_LEN 8
 #define PWD_LEN 24
 #define BUCKETS 4096u
+#define BUCKETS_FEW 64u
 #define DATAGRAM_MAX 2048u
 
 struct valid_address {
@@ -79,6 +80,7 @@ struct rtc {
 	struct rtc_channel *channels;
 	struct valid_address **by_address;
 	struct rtc_channel **by_ufrag;
+	size_t buckets;
 	struct rtc_stats stats;
 	bool closing;
 };
