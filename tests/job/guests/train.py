@@ -5,6 +5,7 @@ chosen by its arguments, so that one file plays every kind of program."""
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -24,11 +25,21 @@ p.add_argument("--after", choices=["exit85", "exit0", "exit1", "ack", "go-on", "
                default="exit85")
 p.add_argument("--deadlock", action="store_true", help="the save handler never returns")
 p.add_argument("--burn", action="store_true", help="use the CPU instead of sleeping")
+p.add_argument("--log", action="store_true", help="print every step")
+p.add_argument("--lightning", action="store_true",
+               help="as that framework: needs Slurm's names, keeps hpc_ckpt_N.ckpt, written in place")
 a = p.parse_args()
 
 ckpt = os.environ["RECLAIM_CHECKPOINT_DIR"]
 state = {"step": 0, "saves": 0}
 path = os.path.join(ckpt, "state.json")
+if a.lightning:
+    for name in ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_ID"):
+        assert re.fullmatch("[0-9_-]+", os.environ[name]), name
+    assert os.environ["SLURM_JOB_NAME"] not in ("bash", "interactive")
+    kept = [int(m.group(1)) for m in map(re.compile(r"hpc_ckpt_(\d+)\.ckpt$").match, os.listdir(ckpt)) if m]
+    version = max(kept, default=0)
+    path = os.path.join(ckpt, f"hpc_ckpt_{version}.ckpt")
 if os.path.exists(path):
     state = json.load(open(path))
     print("resumed at", state["step"], flush=True)
@@ -42,6 +53,11 @@ def say(*words):
 def save():
     time.sleep(a.save_s)
     state["saves"] += 1
+    if a.lightning:
+        with open(os.path.join(ckpt, f"hpc_ckpt_{version + state['saves']}.ckpt"), "w") as f:
+            f.write(json.dumps(state) + " " * 100000)
+        say("saved", state["step"])
+        return
     tmp = os.path.join(ckpt, ".state.tmp")
     with open(tmp, "w") as f:
         json.dump(state, f)
@@ -91,6 +107,8 @@ while state["step"] < a.steps:
     else:
         time.sleep(a.step_s)
     state["step"] += 1
+    if a.log:
+        say("step", state["step"])
     if a.every and state["step"] % a.every == 0:
         save()
     if a.poll and not reported and noticed():
