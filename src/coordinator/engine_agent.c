@@ -71,7 +71,7 @@ static void end_final(struct engine *e, struct ejob *j, enum job_event event, in
 	j->move_pending = false;
 }
 
-static void avoid_node(struct ejob *j, const char *node)
+void ejob_avoid(struct ejob *j, const char *node)
 {
 	for (size_t i = 0; i < j->avoid_count; i++)
 		if (strcmp(j->avoid[i], node) == 0)
@@ -108,7 +108,10 @@ static void end_requeue(struct engine *e, struct ejob *j, enum control_end end, 
 		break;
 	case CONTROL_END_NOT_STARTED:
 		cause = "not-started";
-		avoid_node(j, j->node);
+		ejob_avoid(j, j->node);
+		/* What it was to begin from is still where it was: nothing newer has come. */
+		if (j->from.digest[0] && !j->saved.digest[0])
+			j->saved = j->from;
 		j->start_failures++;
 		j->retry_at_ns = now_ns + retry_pause(j->start_failures);
 		break;
@@ -462,6 +465,7 @@ static void on_job(struct engine *e, struct enode *n, const struct control_job *
 			j->started_ms = clock_wall_ms();
 		j->start_failures = 0;
 		j->avoid_count = 0;
+		j->from = (struct ejob_image){ 0 };
 		if (j->moves_count && j->stopped_ns) {
 			struct rest_move *mv = &j->moves[j->moves_count - 1];
 			if (mv->epoch == j->epoch && !mv->downtime_ms)

@@ -67,6 +67,7 @@ struct ejob {
 
 	struct ejob_image durable, before; /* before: the one to fall back to */
 	struct ejob_image saved;   /* newest known on its own machine; not promised */
+	struct ejob_image from;    /* the saved one that this incarnation is to begin from */
 	bool saved_final;
 
 	/* the running incarnation, as last reported */
@@ -203,6 +204,7 @@ struct engine_place {
 /* All of them together (engine_place.c). Returns how many it placed. */
 size_t engine_place(struct engine *e, struct ejob *const *jobs, size_t count, uint64_t now_ns,
 		    struct engine_place *ret);
+void ejob_avoid(struct ejob *j, const char *node);
 bool ejob_avoids(const struct ejob *j, const char *node); /* a start failed there */
 struct enode *engine_choose(struct engine *e, const struct ejob *j, bool start, uint64_t now_ns);
 /* The best machine that may keep a copy; with free slots if there is one. except: array of nodes. */

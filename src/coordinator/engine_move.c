@@ -269,6 +269,7 @@ void engine_plan_notice(struct engine *e, struct enode *n, uint64_t now_ns)
 void ejob_move_failed(struct engine *e, struct ejob *j, const char *why, uint64_t now_ns)
 {
 	log_warn("job %s: its move to %s failed: %s", j->id, j->dest, why ? why : "?");
+	ejob_avoid(j, j->dest);
 	j->dest[0] = '\0';
 	struct enode *source = engine_node(e, j->node);
 	if (!j->move_pending)

@@ -80,7 +80,7 @@ static int add_node(struct plan *p, struct enode *n, uint64_t now_ns)
 	p->facts[p->nodes_count++] = (struct placement_node){
 		.slots_free = free_slots,
 		.mem_free_bytes = UINT64_MAX / 4, /* memory is judged with the slots */
-		.disk_free_bytes = n->disk_free ? n->disk_free : UINT64_MAX / 4,
+		.disk_free_bytes = n->disk_free,
 		.lent = n->up && n->owner_state == CONTROL_OWNER_LENT && !n->paused && !n->banned,
 		.window_s = (double)h->window_ms / 1e3,
 		.room = room_of(p, h),

@@ -174,7 +174,7 @@ const char *enode_refusal(struct engine *e, const struct enode *n, const struct 
 	if (listed(h->deny, h->deny_count, j->user) ||
 	    (h->users_count && !listed(h->users, h->users_count, j->user)))
 		return "its owner's terms do not admit the user";
-	if (j->durable.bytes && n->disk_free && n->disk_free < j->durable.bytes)
+	if (n->disk_free <= MAX(j->durable.bytes, j->saved.bytes))
 		return "too little disk for its image";
 	if (!h->transfer_port)
 		return "its transfer port is not open yet";
@@ -306,18 +306,22 @@ static bool reachable(struct engine *e, const struct ejob_image *im, const struc
 static const struct ejob_image *start_image(struct engine *e, const struct ejob *j,
 					    const struct enode *at, bool *ret_wait)
 {
+	const struct ejob_image *order[] = { &j->saved, &j->durable, &j->before }, *fit[3];
+	size_t count = 0;
 	*ret_wait = false;
-	bool doubt = j->start_failures >= START_FAILURES_DOUBT;
-	if (reachable(e, &j->saved, at) && !doubt)
-		return &j->saved;
-	if (doubt && reachable(e, &j->before, at))
-		return &j->before;
-	if (reachable(e, &j->durable, at))
-		return &j->durable;
-	if (reachable(e, &j->before, at) && doubt)
-		return &j->before;
-	*ret_wait = j->durable.digest[0] != '\0';
-	return NULL;
+	for (size_t i = 0; i < ARRAY_SIZE(order); i++)
+		if (reachable(e, order[i], at) &&
+		    (count == 0 || strcmp(fit[count - 1]->digest, order[i]->digest) != 0))
+			fit[count++] = order[i];
+	if (count == 0) {
+		*ret_wait = j->durable.digest[0] != '\0';
+		return NULL;
+	}
+	/* The newest; once it has failed some times, each in its turn: it may be damaged, or what
+	 * kept it from coming may have passed. */
+	size_t turn = j->start_failures >= START_FAILURES_DOUBT ?
+			      j->start_failures - START_FAILURES_DOUBT + 1 : 0;
+	return fit[turn % count];
 }
 
 static int move_record(struct ejob *j, const struct ejob_image *im)
@@ -492,6 +496,7 @@ static bool start_job(struct engine *e, struct ejob *j, struct enode *n, const u
 	}
 	j->lease_until_ns = now_ns + (e->config.lease_ms + e->config.lease_margin_ms) * NS_PER_MS;
 	j->told_start = true;
+	j->from = im && im == &j->saved ? from : (struct ejob_image){ 0 };
 	j->saved = (struct ejob_image){ 0 };
 	j->saved_final = false;
 	j->inc_ran_ms = j->unsaved_ms = j->lost_ms = j->move_bytes = 0;

@@ -372,6 +372,26 @@ static void test_a_lagging_copy_goes_another_way(void **state)
 	assert_string_not_equal(last("n1", CONTROL_MOVE)->move.to.node, first);
 }
 
+static void test_a_failed_restore_is_tried_elsewhere_from_the_same_image(void **state)
+{
+	node_up("n1", ",\"shadow_owned\":true");
+	submit("j1", "ann");
+	running("n1", "j1", 1);
+	notice("n1", "j1", 1, 10000);
+	saved("n1", "j1", 1, 1, IMG_A, true); /* saved only: no other machine has it */
+	ended("n1", "j1", 1, "reclaimed", 0);
+	node_up("n2", "");
+	assert_string_equal(last("n2", CONTROL_START)->start.image, IMG_A);
+	node_up("n3", "");
+	drop_sent();
+	ended("n2", "j1", 2, "not_started", 0);
+	pass(3000);
+	struct control_message *start = last("n3", CONTROL_START);
+	assert_non_null(start);
+	assert_string_equal(start->start.image, IMG_A);
+	assert_int_equal(job("j1").failures, 0);
+}
+
 static void test_an_old_epoch_commits_nothing(void **state)
 {
 	node_up("n1", "");
@@ -579,6 +599,7 @@ int main(void)
 		TEST(test_a_reclaim_moves_the_job_with_its_image),
 		TEST(test_two_leave_together_for_two_machines),
 		TEST(test_a_lagging_copy_goes_another_way),
+		TEST(test_a_failed_restore_is_tried_elsewhere_from_the_same_image),
 		TEST(test_an_old_epoch_commits_nothing),
 		TEST(test_no_next_epoch_before_the_lease_is_over),
 		TEST(test_a_restarted_coordinator_waits_a_lease_or_adopts),
