@@ -288,8 +288,7 @@ def full_disk(lab):
         lab.owner(source, "back", "--in", "4s")
         lab.owner(third, "lend")
         wait_for("it goes on elsewhere", lambda: any(
-            e > epoch and any(l.startswith("step ") for l in lines)
-            for e, (m, lines) in lab.runs(job).items()), 40)
+            r["job"] == job and r["epoch"] > epoch and r["first_step"] for r in lab.observed()), 40)
         check(number(lab.job(job)["failures"]) == 0, "a failure was counted")
         check(lab.last_step(job) >= step - 120, "more than was durable is lost")
     finally:

@@ -3,11 +3,10 @@
 """Troubles that users of comparable systems reported, as tests on the campus."""
 import json
 import os
-import signal
 import subprocess
 import time
 
-from labkit import Skip, check, main, number, reference, step_of, wait_for
+from labkit import check, main, number, step_of, wait_for
 
 SMALL = ["--width", "32", "--layers", "1", "--context", "16"]
 
@@ -16,27 +15,25 @@ def train(steps, *more):
     return ["train", *SMALL, "--steps", str(steps), *more]
 
 
+def later(lab, job, epoch):
+    """Incarnations after this one that have computed a step, in order."""
+    return sorted((r for r in lab.observed() if r["job"] == job and r["epoch"] > epoch and
+                   r["first_step"]), key=lambda r: r["epoch"])
+
+
 def resumed(lab, job, epoch):
-    """Where the first incarnation after this epoch went on."""
-    for e, (machine, lines) in sorted(lab.runs(job).items()):
-        if e > epoch:
-            for line in lines:
-                if line.startswith("resumed at step "):
-                    return int(line.split()[-1])
-            if any(step_of(l) for l in lines):
-                return 0
-    return None
+    """The step after which the next incarnation went on."""
+    return later(lab, job, epoch)[0]["first_step"] - 1
 
 
-def moved_on(lab, job, epoch, timeout=30):
+def last_of(lab, job, epoch):
+    return max((r["last_step"] for r in lab.observed() if r["job"] == job and r["epoch"] == epoch),
+               default=0)
+
+
+def moved_on(lab, job, epoch, timeout=40):
     """The next incarnation has computed a step."""
-    return wait_for("%s goes on elsewhere" % job, lambda: any(
-        e > epoch and any(step_of(l) for l in lines)
-        for e, (_, lines) in lab.runs(job).items()), timeout)
-
-
-def steps_of_epoch(lab, job, epoch):
-    return [step_of(l) for l in lab.runs(job)[epoch][1] if step_of(l)]
+    return wait_for("%s goes on elsewhere" % job, lambda: later(lab, job, epoch), timeout)
 
 
 def case_03_shell_without_exec(lab):
@@ -48,14 +45,13 @@ def case_03_shell_without_exec(lab):
     lab.wait_step(job, 30)
     start = time.monotonic()
     back = lab.start_owner(j["node"], "back", "--in", "60s")
-    # Saved by SIGTERM, long before T: the image exists only if the trainer heard it.
+    # Saved by SIGTERM, long before T: the window ends early only if the trainer heard it.
     epoch = number(j["epoch"])
-    wait_for("an image after the notice", lambda: lab.job(job).get("saved"), 5)
-    told = time.monotonic() - start
     check(back.wait(timeout=70) == 0, "back failed: %s" % back.stdout.read())
+    told = time.monotonic() - start
     moved_on(lab, job, epoch)
-    check(resumed(lab, job, epoch) == max(steps_of_epoch(lab, job, epoch)), "steps were redone")
-    check(told < 3, "the image came %.1f s after the notice" % told)
+    check(resumed(lab, job, epoch) == last_of(lab, job, epoch), "steps were redone")
+    check(told < 30, "the machine was free %.1f s after the notice" % told)
 
 
 def case_08_commit_after_notice(lab):
@@ -68,8 +64,8 @@ def case_08_commit_after_notice(lab):
     epoch = number(j["epoch"])
     moved_on(lab, job, epoch)
     at = resumed(lab, job, epoch)
-    check(at == max(steps_of_epoch(lab, job, epoch)), "resumed at %s, had computed %s" % (
-        at, max(steps_of_epoch(lab, job, epoch))))
+    check(at == last_of(lab, job, epoch), "resumed at %s, had computed %s" % (
+        at, last_of(lab, job, epoch)))
 
 
 def case_09_before_any_checkpoint(lab):
@@ -87,8 +83,7 @@ def case_09_before_any_checkpoint(lab):
     check(now["state"] in ("running", "done"), "it is %s" % now["state"])
     why = json.dumps(now.get("moves")) + (now.get("reason") or "")
     check("reclaim" in why, "the reason is not said: %s" % why)
-    steps = steps_of_epoch(lab, job, max(lab.runs(job)))
-    check(steps[0] == 1, "it did not start over: %s" % steps[:3])
+    check(resumed(lab, job, epoch) == 0, "it did not start over")
 
 
 def case_10_reclaims_are_no_failures(lab):
@@ -151,53 +146,66 @@ def case_12_slow_save(lab):
     took = time.monotonic() - start
     epoch = number(j["epoch"])
     moved_on(lab, job, epoch)
-    check(resumed(lab, job, epoch) == max(steps_of_epoch(lab, job, epoch)), "steps were redone")
-    check(6 <= took < 12, "the machine was free after %.1f s" % took)
+    check(resumed(lab, job, epoch) == last_of(lab, job, epoch), "steps were redone")
+    check(6 <= took < 13.5, "the machine was free after %.1f s" % took)
 
 
 def case_13_cancelled(lab):
-    """Changed their mind at T/2, and a reclaim with nowhere to go: goes on, no step lost."""
-    for m in lab.machines[1:]:
-        lab.owner(m, "back", "--now")
-    job = lab.submit(train(4000, "--every", "0", "--pace", "20ms", "--on-notice", "stay"),
-                     name="mind")
+    """The owner changes their mind at T/2: the job goes on in place, no step lost."""
+    job = lab.submit(train(4000, "--every", "0", "--pace", "20ms", "--on-notice", "stay",
+                           "--save-delay", "5s"), name="mind")
     j = lab.wait_state(job, "running")
-    check(j["node"] == lab.machines[0], "it runs on %s" % j["node"])
     lab.wait_step(job, 20)
     back = lab.start_owner(j["node"], "back", "--in", "8s")
-    wait_for("notice", lambda: lab.status(j["node"])["state"] == "notice", 5)
+    wait_for("notice", lambda: lab.ask(j["node"])["state"] == "notice", 5)
     half = time.monotonic() + 4
     while time.monotonic() < half:  # the owner thinks about it for half the window
-        check(back.poll() is None or lab.status(j["node"])["state"] != "free", "free early")
+        check(back.poll() is None, "back ended early: %s" % back.returncode)
         time.sleep(0.1)
     lab.owner(j["node"], "back", "--cancel")
     back.wait(timeout=10)
-    before = lab.last_step(job)
-    lab.wait_step(job, before + 20)
-    steps = [s for e in sorted(lab.runs(job)) for s in steps_of_epoch(lab, job, e)]
-    check(steps == sorted(set(steps)), "steps were redone: %d of %d" % (
-        len(steps) - len(set(steps)), len(steps)))
-    check(lab.status(j["node"])["state"] == "lent", "not lent on")
+    lab.wait_step(job, lab.last_step(job) + 20)
+    check(not later(lab, job, number(j["epoch"])), "it did not go on in place")
+    check(lab.ask(j["node"])["state"] == "lent", "not lent on")
+    check(number(lab.job(job)["failures"]) == 0, "counted as a failure")
+
+
+def case_13_no_destination(lab):
+    """Nowhere to go: the machine is free all the same, and nothing is lost when one comes."""
+    for m in lab.machines[1:]:
+        lab.owner(m, "back", "--now")
+    job = lab.submit(train(4000, "--every", "0", "--pace", "20ms"), name="nowhere")
+    j = lab.wait_state(job, "running")
+    check(j["node"] == lab.machines[0], "it runs on %s" % j["node"])
+    lab.wait_step(job, 20)
+    lab.owner(j["node"], "back", "--in", "5s")
+    epoch = number(j["epoch"])
+    check(not lab.guests_left(j["node"]), "guest processes are left")
+    lab.owner(j["node"], "lend")
+    moved_on(lab, job, epoch)
+    check(resumed(lab, job, epoch) == last_of(lab, job, epoch), "steps were redone")
     check(number(lab.job(job)["failures"]) == 0, "counted as a failure")
 
 
 def case_17_destination_reclaimed(lab):
-    """The destination is itself taken back while it restores: a third machine, no failure."""
-    job = lab.submit(train(4000, "--every", "50", "--pace", "20ms"), name="twice")
+    """The destination is itself taken back while it receives or restores: a third machine."""
+    job = lab.submit(["train", "--width", "128", "--layers", "3", "--steps", "4000", "--every", "0",
+                      "--pace", "60ms"], name="twice")
     j = lab.wait_state(job, "running")
-    lab.wait_durable(job)
-    back = lab.start_owner(j["node"], "back")
-    second = wait_for("a destination", lambda: (
-        lambda s: next((g.get("to") for g in s["guests"] if g.get("to")), None))(
-        lab.status(j["node"])), 10, 0.01)
+    lab.wait_step(job, 20)
+    epoch = number(j["epoch"])
+    back = lab.start_owner(j["node"], "back", "--in", "20s")
+    second = wait_for("a destination", lambda: next(
+        (g["to"] for g in lab.ask(j["node"]).get("guests", []) if g.get("to")), None), 15, 0.01)
     back2 = lab.start_owner(second, "back", "--now")
-    check(back.wait(timeout=20) == 0, "back: %s" % back.stdout.read())
-    check(back2.wait(timeout=20) == 0, "second back: %s" % back2.stdout.read())
+    check(back2.wait(timeout=30) == 0, "second back: %s" % back2.stdout.read())
+    check(back.wait(timeout=40) == 0, "back: %s" % back.stdout.read())
     third = [m for m in lab.machines if m not in (j["node"], second)]
     now = wait_for("it runs on a third machine", lambda: (
-        lambda n: n["state"] == "running" and n["node"] in third and n)(lab.job(job)), 30)
+        lambda n: n["state"] == "running" and n["node"] in third and n)(lab.job(job)), 40)
     check(number(now["failures"]) == 0, "counted as a failure")
-    lab.wait_step(job, lab.last_step(job) + 10)
+    moved_on(lab, job, epoch)
+    check(resumed(lab, job, epoch) == last_of(lab, job, epoch), "steps were redone")
 
 
 def case_18_pause_survives(lab):
@@ -263,5 +271,5 @@ def case_19_wait_across_moves(lab):
 if __name__ == "__main__":
     main([case_03_shell_without_exec, case_08_commit_after_notice, case_09_before_any_checkpoint,
           case_10_reclaims_are_no_failures, case_11_free_is_proven, case_12_slow_save,
-          case_13_cancelled, case_17_destination_reclaimed, case_18_pause_survives,
+          case_13_cancelled, case_13_no_destination, case_17_destination_reclaimed, case_18_pause_survives,
           case_19_wait_across_moves])

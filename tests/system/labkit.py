@@ -105,6 +105,20 @@ class Lab:
     def status(self, machine):
         return json.loads(self.owner(machine, "status", "--json").stdout)
 
+    def ask(self, machine):
+        """The same by the agent's socket directly: faster than a command."""
+        with socket.socket(socket.AF_UNIX) as s:
+            s.settimeout(10)
+            s.connect(os.path.join(self.map["machines"][machine]["run"], "agent.sock"))
+            s.sendall(b'{"v": 1, "cmd": "status"}\n')
+            text = b""
+            while b"\n" not in text:
+                part = s.recv(65536)
+                if not part:
+                    break
+                text += part
+        return json.loads(text)
+
     def lend(self, *machines):
         for m in machines or self.machines:
             wait_for("%s lends" % m, lambda: self.owner(m, "lend", ok=False).returncode == 0)
@@ -185,8 +199,7 @@ class Lab:
         return out
 
     def last_step(self, job):
-        steps = [step_of(l) for _, lines in self.runs(job).values() for l in lines]
-        return max([s for s in steps if s is not None], default=0)
+        return max((r["last_step"] for r in self.observed() if r["job"] == job), default=0)
 
     def wait_step(self, job, step, timeout=40.0):
         return wait_for(lambda: "step %d of %s, now %d" % (step, job, self.last_step(job)),
