@@ -101,6 +101,15 @@ static void on_exited(struct guest *g, const struct shim_exited *x)
 	guest_finalize(g);
 }
 
+/* The owner took the machine back while no agent ran. */
+static void adopt_reclaim(struct agent *a, const struct shim_hello *h)
+{
+	uint64_t now = clock_boot_ns();
+	bool over = h->state != SHIM_NOTICED || h->deadline_ns <= now;
+	if (a->owner.state == CONTROL_OWNER_LENT)
+		(void)owner_back(a, over, over ? 0 : h->deadline_ns - now, "owner, without an agent");
+}
+
 static void on_hello(struct guest *g, const struct shim_hello *h)
 {
 	g->guest_pid = h->guest_pid;
@@ -127,6 +136,8 @@ static void on_hello(struct guest *g, const struct shim_hello *h)
 	} else if (h->state == SHIM_ENDED) {
 		on_exited(g, &h->exited);
 	}
+	if (h->notice_id && strcmp(h->notice_id, OWNER_DIRECT_NOTICE) == 0)
+		adopt_reclaim(g->agent, h);
 }
 
 static void on_event(void *ctx, struct shim_client *client, const struct shim_event *event)

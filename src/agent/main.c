@@ -125,6 +125,10 @@ static int open_folders(struct agent *a, const struct options *o, struct diag *d
 	r = path_format(path, sizeof(path), "%s/shim", a->run_dir);
 	if (r == 0)
 		r = dir_make_all(path, 0755);
+	/* Our umask closes folders; the owner's commands pass through these, to sockets that have
+	 * modes of their own. */
+	if (r == 0 && (chmod(a->run_dir, 0755) < 0 || chmod(path, 0755) < 0))
+		r = -errno;
 	if (r < 0)
 		return diag_set(diag, r, path, "cannot make the folder: %s", strerror(-r));
 	r = read_boot_id(a);

@@ -448,6 +448,9 @@ void owner_close(struct agent *a)
 void owner_resume(struct agent *a)
 {
 	struct owner *o = &a->owner;
+	/* reclaim-cut was used while no agent ran: the owner has taken the machine back. */
+	if (o->state == CONTROL_OWNER_LENT && a->edge && edge_killed(a->edge, EDGE_ALL))
+		(void)owner_back(a, true, 0, "owner, without an agent");
 	if (o->state == CONTROL_OWNER_NOTICE) {
 		for (struct guest *g = a->guests; g; g = g->next)
 			guest_notice(g);

@@ -232,7 +232,7 @@ static int cut_without_agent(const struct owner_options *o)
 
 static int notice_shim(const char *socket, uint64_t window_ns, const char *reason)
 {
-	char id[] = "owner-direct";
+	char id[] = OWNER_DIRECT_NOTICE;
 	struct diag diag = DIAG_INIT;
 	struct shim_command cmd = {
 		.type = SHIM_CMD_NOTICE,

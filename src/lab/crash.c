@@ -108,6 +108,8 @@ static size_t look(const struct lab *l, size_t machine, struct found *all, size_
 		if (!read_stat(&f, dir) || f.state == 'Z')
 			continue;
 		read_names(&f, dir);
+		if (!f.name[0])
+			continue; /* no program any more: it has given up its memory and is ending */
 		f.on_machine = f.pid == m->agent || in_netns(dir, m->node) ||
 			       has_word(dir, m->run) || has_word(dir, m->state);
 		if (strcmp(f.name, "reclaim-transfer") == 0) {

@@ -20,6 +20,10 @@
 #define OWNER_GUESTS_MAX 512
 #define OWNER_HISTORY_MAX 1000
 
+/* The notice of an owner who found no agent and spoke to the guests' supervisors: the next agent
+ * takes the reclaim over. */
+#define OWNER_DIRECT_NOTICE "owner-direct"
+
 enum owner_command {
 	OWNER_CMD_STATUS = 0,
 	OWNER_CMD_LEND,

@@ -126,6 +126,16 @@ class Lab:
     def nodes(self):
         return json.loads(self.admin("nodes", "--json").stdout)["nodes"]
 
+    def mend(self):
+        """Whatever a test left dead or cut."""
+        for m in self.machines:
+            if self.map["namespaces"]:
+                self.do(do="restore", machines=[m])
+            if self.owner(m, "status", ok=False).returncode:
+                self.do(do="restart", what="agent", machines=[m])
+        if self.admin("ps", ok=False).returncode:
+            self.do(do="restart", what="coordinator")
+
     # ---- jobs
 
     def submit(self, command, name="job", inputs=(), results=(), extra=None, user=None):
@@ -215,6 +225,7 @@ class Lab:
                 rest = text[text.rindex(")") + 2:].split()
                 if rest[0] == "Z":
                     continue
+                os.readlink("/proc/%s/exe" % pid)  # none: it has given up all it had, and is ending
                 parents[int(pid)] = int(rest[1])
                 names[int(pid)] = text[text.index("(") + 1:text.rindex(")")]
                 with open("/proc/%s/cmdline" % pid) as f:
@@ -296,8 +307,7 @@ def main(tests, scenario=None, loopback=False, need_root=False):
             if not isinstance(e, Failed):
                 traceback.print_exc()
         try:
-            for m in lab.machines:  # whatever it left dead or cut
-                lab.do(do="restore", machines=[m]) if lab.map["namespaces"] else None
+            lab.mend()
             lab.cancel_all()
         except Exception as e:
             bad += 1
