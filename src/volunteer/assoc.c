@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See assoc.h. usrsctp is given a number as address (never a pointer, which it
- * would keep), and finds its way back through `table`.
+ * See assoc.h. usrsctp keeps its addresses in sixteen short lists, so all
+ * associations share one address and are told apart by their local port, which
+ * stands at the head of each packet: `by_port` finds the way back. (An address
+ * for each cost a walk through thousands of them at every join.)
  */
 #include "volunteer/assoc.h"
 
@@ -12,14 +14,12 @@
 #include <string.h>
 #include <usrsctp.h>
 
-#include "base/check.h"
-#include "base/vec.h"
 
 #define PATH_MTU 1150u /* DTLS and UDP headers around it stay below 1,200 and most paths */
 #define BUFFER (256 << 10)
 
 struct assoc {
-	uintptr_t id; /* index in table + 1 */
+	uint16_t port; /* local; its place in by_port */
 	struct socket *socket;
 	const struct assoc_ops *ops;
 	void *user;
@@ -28,22 +28,25 @@ struct assoc {
 	size_t part_len;
 };
 
-static struct VEC(struct assoc *) table;
-static struct VEC(size_t) unused;
+#define PORT_MIN 1024u
+#define PORTS 64000u
+static struct assoc **by_port; /* [PORTS] */
+static int address; /* what usrsctp takes for everybody's address: never looked into */
+#define ADDRESS ((void *)&address)
 static size_t open_count;
 static bool started;
 static uint32_t next_port;
 
-static struct assoc *by_id(void *address)
+static struct assoc *at_port(uintptr_t port)
 {
-	uintptr_t id = (uintptr_t)address;
-	return id >= 1 && id <= table.count ? table.data[id - 1] : NULL;
+	return port >= PORT_MIN && port < PORT_MIN + PORTS ? by_port[port - PORT_MIN] : NULL;
 }
 
-static int on_output(void *address, void *bytes, size_t len, uint8_t tos, uint8_t set_df)
+static int on_output(void *to, void *bytes, size_t len, uint8_t tos, uint8_t set_df)
 {
-	(void)tos, (void)set_df;
-	struct assoc *s = by_id(address);
+	(void)to, (void)tos, (void)set_df;
+	const uint8_t *header = bytes;
+	struct assoc *s = len >= 2 ? at_port((uintptr_t)header[0] << 8 | header[1]) : NULL;
 	if (!s)
 		return ENOTCONN;
 	s->ops->output(s->user, bytes, len);
@@ -55,12 +58,16 @@ static void no_log(const char *format, ...)
 	(void)format;
 }
 
-static void start_library(void)
+static int start_library(void)
 {
 	if (started)
-		return;
+		return 0;
+	by_port = calloc(PORTS, sizeof(*by_port));
+	if (!by_port)
+		return -ENOMEM;
 	started = true;
 	usrsctp_init_nothreads(0, on_output, no_log);
+	usrsctp_register_address(ADDRESS);
 	usrsctp_sysctl_set_sctp_blackhole(2); /* packets for nobody get no answer */
 	usrsctp_sysctl_set_sctp_ecn_enable(0);
 	usrsctp_sysctl_set_sctp_asconf_enable(0);
@@ -78,11 +85,16 @@ static void start_library(void)
 	usrsctp_sysctl_set_sctp_path_rtx_max_default(8);
 	usrsctp_sysctl_set_sctp_nr_outgoing_streams_default(16);
 	usrsctp_sysctl_set_sctp_max_chunks_on_queue(4096);
+	return 0;
 }
 
 uint16_t assoc_port_next(void)
 {
-	return (uint16_t)(1024 + next_port++ % 64000);
+	uint16_t port;
+	do /* a long-lived one may still hold it */
+		port = (uint16_t)(PORT_MIN + next_port++ % PORTS);
+	while (by_port && by_port[port - PORT_MIN] && open_count < PORTS);
+	return port;
 }
 
 static void on_notification(struct assoc *s, const union sctp_notification *n)
@@ -133,11 +145,11 @@ static void on_data(struct assoc *s, const void *bytes, size_t len, uint16_t str
 	free(whole);
 }
 
-static int on_receive(struct socket *socket, union sctp_sockstore address, void *data, size_t len,
+static int on_receive(struct socket *socket, union sctp_sockstore from, void *data, size_t len,
 		      struct sctp_rcvinfo info, int flags, void *user)
 {
-	(void)socket, (void)address;
-	struct assoc *s = by_id(user);
+	(void)socket, (void)from;
+	struct assoc *s = at_port((uintptr_t)user);
 	if (data && s) {
 		if (flags & MSG_NOTIFICATION)
 			on_notification(s, data);
@@ -153,7 +165,7 @@ static int on_receive(struct socket *socket, union sctp_sockstore address, void 
 static int on_writable(struct socket *socket, uint32_t free_bytes, void *user)
 {
 	(void)socket, (void)free_bytes;
-	struct assoc *s = by_id(user);
+	struct assoc *s = at_port((uintptr_t)user);
 	if (s && s->blocked && !s->down) {
 		s->blocked = false;
 		s->ops->writable(s->user);
@@ -182,55 +194,46 @@ static int set_options(struct socket *socket)
 	return 0;
 }
 
-static int connect_ports(struct assoc *s, uint16_t local_port, uint16_t remote_port)
+static int connect_ports(struct assoc *s, uint16_t remote_port)
 {
-	struct sockaddr_conn address = { .sconn_family = AF_CONN, .sconn_port = htons(local_port),
-					 .sconn_addr = (void *)s->id };
-	if (usrsctp_bind(s->socket, (struct sockaddr *)&address, sizeof(address)) < 0)
+	struct sockaddr_conn end = { .sconn_family = AF_CONN, .sconn_port = htons(s->port),
+				     .sconn_addr = ADDRESS };
+	if (usrsctp_bind(s->socket, (struct sockaddr *)&end, sizeof(end)) < 0)
 		return -errno;
-	address.sconn_port = htons(remote_port);
-	if (usrsctp_connect(s->socket, (struct sockaddr *)&address, sizeof(address)) < 0 &&
+	end.sconn_port = htons(remote_port);
+	if (usrsctp_connect(s->socket, (struct sockaddr *)&end, sizeof(end)) < 0 &&
 	    errno != EINPROGRESS)
 		return -errno;
 	struct sctp_paddrparams path = { .spp_flags = SPP_PMTUD_DISABLE, .spp_pathmtu = PATH_MTU };
-	memcpy(&path.spp_address, &address, sizeof(address));
+	memcpy(&path.spp_address, &end, sizeof(end));
 	if (usrsctp_setsockopt(s->socket, IPPROTO_SCTP, SCTP_PEER_ADDR_PARAMS, &path, sizeof(path)) < 0)
 		return -errno;
 	return 0;
 }
 
-static int table_add(struct assoc *s)
-{
-	if (unused.count > 0) {
-		s->id = unused.data[--unused.count] + 1;
-		table.data[s->id - 1] = s;
-		return 0;
-	}
-	/* Room in `unused` for every entry, so that closing never fails. */
-	if (VEC_RESERVE(&unused, table.count + 1) < 0 || VEC_PUSH(&table, s) < 0)
-		return -ENOMEM;
-	s->id = table.count;
-	return 0;
-}
-
 int assoc_open(uint16_t local_port, uint16_t remote_port, const struct assoc_ops *ops, void *user,
-	      struct assoc **ret)
+	       struct assoc **ret)
 {
-	start_library();
+	int r = start_library();
+	if (r < 0)
+		return r;
+	if (local_port < PORT_MIN || local_port >= PORT_MIN + PORTS)
+		return -EINVAL;
+	if (at_port(local_port))
+		return -EADDRINUSE;
 	struct assoc *s = calloc(1, sizeof(*s));
-	if (!s || table_add(s) < 0) {
-		free(s);
+	if (!s)
 		return -ENOMEM;
-	}
-	open_count++;
+	s->port = local_port;
 	s->ops = ops;
 	s->user = user;
-	usrsctp_register_address((void *)s->id);
+	by_port[local_port - PORT_MIN] = s;
+	open_count++;
 	s->socket = usrsctp_socket(AF_CONN, SOCK_STREAM, IPPROTO_SCTP, on_receive, on_writable,
-				   BUFFER / 4, (void *)s->id);
-	int r = s->socket ? set_options(s->socket) : -errno;
+				   BUFFER / 4, (void *)(uintptr_t)local_port);
+	r = s->socket ? set_options(s->socket) : -errno;
 	if (r == 0)
-		r = connect_ports(s, local_port, remote_port);
+		r = connect_ports(s, remote_port);
 	if (r < 0) {
 		assoc_close(s);
 		return r;
@@ -246,9 +249,7 @@ void assoc_close(struct assoc *s)
 	s->down = true;
 	if (s->socket)
 		usrsctp_close(s->socket);
-	usrsctp_deregister_address((void *)s->id);
-	table.data[s->id - 1] = NULL;
-	(void)VEC_PUSH(&unused, s->id - 1); /* reserved by table_add() */
+	by_port[s->port - PORT_MIN] = NULL;
 	open_count--;
 	free(s->part);
 	free(s);
@@ -256,7 +257,10 @@ void assoc_close(struct assoc *s)
 
 void assoc_input(struct assoc *s, const void *bytes, size_t len)
 {
-	usrsctp_conninput((void *)s->id, bytes, len, 0);
+	/* One channel's peer must not reach another channel's association. */
+	const uint8_t *header = bytes;
+	if (len >= 4 && ((uint32_t)header[2] << 8 | header[3]) == s->port)
+		usrsctp_conninput(ADDRESS, bytes, len, 0);
 }
 
 int assoc_send(struct assoc *s, uint16_t stream, uint32_t ppid, const void *bytes, size_t len)
