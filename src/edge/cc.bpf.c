@@ -4,8 +4,11 @@
  *
  * reclaim_floor: for a rate that the schedule has granted. It sends at
  * SO_MAX_PACING_RATE whatever the queues on the way do: a window of two round
- * trips at that rate, so that loss costs no time. It neither probes for more
- * nor gives way to loss, which is what a floor means; if more than a quarter
+ * trips at that rate, so that loss costs no time. What it sends again counts
+ * as sent, so others keep what is beside the floor. When a busy machine or a
+ * late timer made it fall behind, it catches up at an eighth more, for at most
+ * half a second's worth. It neither probes for more nor gives way to loss,
+ * which is what a floor means; if more than a quarter
  * is lost the grant was wrong for this path, and it halves, at most to an
  * eighth. Without SO_MAX_PACING_RATE nothing was granted: then it is Reno.
  *
@@ -50,7 +53,7 @@ struct inet_connection_sock {
 } RELOCATE;
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
-	__u32 srtt_us, snd_cwnd, snd_ssthresh, snd_cwnd_clamp, mss_cache, delivered, lost;
+	__u32 srtt_us, snd_cwnd, snd_ssthresh, snd_cwnd_clamp, mss_cache, delivered, lost, app_limited;
 } RELOCATE;
 struct ack_sample {
 	__u32 pkts_acked;
@@ -93,6 +96,8 @@ struct floor {
 	__u32 round_end; /* tp->delivered at which this round is over */
 	__u32 delivered, lost; /* when it began */
 	__u32 eighths;   /* of the granted rate that are sent */
+	__u64 began_ns;
+	__u64 behind;    /* bytes that the grant was ahead of what was sent */
 	__u32 acked_to;  /* Reno: tp->delivered that is accounted for */
 	__u32 acked;     /* Reno: towards the next packet of window */
 };
@@ -107,15 +112,37 @@ void BPF_PROG(floor_init, struct sock *sk)
 	f->eighths = 8;
 	f->acked_to = f->delivered;
 	f->acked = 0;
+	f->began_ns = bpf_ktime_get_ns();
+	f->behind = 0;
 	sk->sk_pacing_status = PACING_NEEDED;
 }
 
-static __always_inline void floor_round(struct floor *f, const struct tcp_sock *tp)
+/* Before floor_round() moves on to the next one. */
+static __always_inline void floor_behind(struct floor *f, const struct tcp_sock *tp, __u64 rate)
+{
+	__u64 sent = (__u64)(tp->delivered - f->delivered + tp->lost - f->lost) * tp->mss_cache;
+	__u64 now = bpf_ktime_get_ns(), elapsed = now - f->began_ns;
+
+	f->began_ns = now;
+	if (tp->app_limited) { /* there was nothing to send: nothing is owed */
+		f->behind = 0;
+		return;
+	}
+	if (elapsed > 1000000000)
+		elapsed = 1000000000;
+	f->behind += rate / 1024 * (elapsed / 1024) / (1000000000 / 1024 / 1024);
+	f->behind = f->behind > sent ? f->behind - sent : 0;
+	if (f->behind > rate / 2)
+		f->behind = rate / 2;
+}
+
+static __always_inline void floor_round(struct floor *f, const struct tcp_sock *tp, __u64 rate)
 {
 	__u32 delivered = tp->delivered - f->delivered, lost = tp->lost - f->lost;
 
 	if ((__s32)(tp->delivered - f->round_end) < 0)
 		return;
+	floor_behind(f, tp, rate);
 	if (lost > 8 && lost > delivered / 3)
 		f->eighths = f->eighths > 1 ? f->eighths / 2 : 1;
 	else if (f->eighths < 8)
@@ -150,7 +177,7 @@ void BPF_PROG(floor_control, struct sock *sk)
 	struct floor *f = priv_of(sk);
 	__u64 rate = sk->sk_max_pacing_rate, rtt_us = tp->srtt_us >> 3, cwnd;
 
-	floor_round(f, tp);
+	floor_round(f, tp, rate == RATE_NONE ? 0 : rate);
 	if (rate == RATE_NONE || rate == 0) {
 		bool losing = ((struct inet_connection_sock *)sk)->icsk_ca_state >= CA_RECOVERY;
 
@@ -164,6 +191,8 @@ void BPF_PROG(floor_control, struct sock *sk)
 		/* A round trip below a millisecond is mostly timers: leave room for a late one. */
 		cwnd = rate * (rtt_us + 500) * 2 / US_PER_S / (tp->mss_cache ? tp->mss_cache : 1) +
 		       CWND_IDLE;
+		if (f->behind > 16 * tp->mss_cache)
+			rate += rate / 8;
 		sk->sk_pacing_rate = rate;
 	}
 	tp->snd_cwnd = clamp_cwnd(tp, cwnd < CWND_MIN ? CWND_MIN : cwnd);
@@ -195,6 +224,8 @@ struct tcp_congestion_ops reclaim_floor = {
 };
 
 /* --- reclaim_yield -------------------------------------------------------- */
+
+_Static_assert(sizeof(struct floor) <= 13 * 8, "icsk_ca_priv");
 
 struct yield {
 	__u32 base_us;            /* least round trip ever; 0 = none yet */
