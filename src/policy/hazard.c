@@ -26,6 +26,7 @@
 #define LEAVING_S 900.0
 #define CAMPUS_HOUR_S 3600.0
 #define CAMPUS_DAYS_S (2.5 * 86400.0)
+#define CAMPUS_OFF_S (7 * 86400.0)
 #define OWNER_RECENT_S (14.0 * 86400.0)
 #define SIGNS_S 300.0
 /* Share of weight that leaks between experts per event: an expert that was bad long ago can
@@ -457,6 +458,11 @@ static int cut_close(struct hazard *h, uint32_t owner, double now_s, unsigned ca
 		if (event)
 			experts_event(h, to, full, cause);
 		expected_add(h, o, to, plain * dt);
+		recent_decay(&h->campus_off, to, CAMPUS_OFF_S);
+		h->campus_off.expected +=
+			hazard_product(h, MODEL_PLAIN, HAZARD_POWER_OFF, &w) * dt;
+		if (event && cause == HAZARD_POWER_OFF)
+			h->campus_off.seen += 1;
 		if (event && cause == HAZARD_RECLAIM)
 			seen_add(h, o, to);
 		o->exposed_s += dt;
@@ -506,7 +512,7 @@ void hazard_advance(struct hazard *h, double now_s)
 		h->next_tick_s = now_s + h->config.tick_s;
 		h->next_fit_s = now_s + (h->config.fit_every_s > 0 ? 86400 : INFINITY);
 		h->experts_s = now_s;
-		h->campus_hour.at_s = h->campus_days.at_s = now_s;
+		h->campus_hour.at_s = h->campus_days.at_s = h->campus_off.at_s = now_s;
 	}
 	if (now_s <= h->now_s)
 		return;
@@ -596,6 +602,11 @@ void hazard_activity(struct hazard *h, uint32_t owner, double now_s, double leve
 		(void)cut_close(h, owner, now_s, HAZARD_CAUSE_COUNT);
 		cut_open(h, owner, now_s);
 	}
+}
+
+double hazard_off_level(const struct hazard *h)
+{
+	return h->fitted ? log((h->campus_off.seen + 10) / (h->campus_off.expected + 10)) : 0;
 }
 
 void hazard_evidence(struct hazard *h, uint32_t owner, struct hazard_evidence *ret)

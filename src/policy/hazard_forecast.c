@@ -85,7 +85,9 @@ void hazard_rate(struct hazard *h, uint32_t owner, double now_s, struct hazard_r
 	double rate = hazard_mix(h, HAZARD_RECLAIM,
 				 hazard_product(h, MODEL_FULL, HAZARD_RECLAIM, &w), now_s);
 	double off = hazard_mix(h, HAZARD_POWER_OFF,
-				hazard_product(h, MODEL_PLAIN, HAZARD_POWER_OFF, &w), now_s);
+				hazard_product(h, MODEL_PLAIN, HAZARD_POWER_OFF, &w) *
+					exp(hazard_off_level(h)),
+				now_s);
 	double spread = exp(BAND * log_spread(h, &w));
 	*ret = (struct hazard_rate){
 		.per_s = rate, .low = rate / spread, .high = rate * spread, .off_per_s = off
@@ -105,6 +107,7 @@ struct ahead {
 	/* Ahead the mixture is a geometric mean: of rates that differ a hundredfold between noon
 	 * and night, a small share of a constant one must not swamp the night. */
 	double constant[HAZARD_CAUSE_COUNT]; /* the experts' part of the log rate */
+	double log_off_level;
 	double log_level; /* of these days, against the plain model */
 };
 
@@ -117,6 +120,7 @@ static void ahead_init(struct ahead *a, struct hazard *h, uint32_t owner, double
 	a->age_s = owner_age(a->o, now_s);
 	hazard_dyn(h, owner, now_s, a->dyn);
 	memcpy(a->mix, hazard_weights(h, now_s), sizeof(a->mix));
+	a->log_off_level = hazard_off_level(h);
 	a->log_level = h->fitted ? log((h->campus_days.seen + 10) / (h->campus_days.expected + 10)) :
 				   0;
 	for (int c = 0; c < HAZARD_CAUSE_COUNT; c++) {
@@ -173,6 +177,8 @@ static void ahead_rates(const struct ahead *a, double in_s, double ret[HAZARD_CA
 				(1 - fade->calendar) * fade->level * a->log_level;
 			for (int i = 0; i < DYN_COUNT; i++)
 				rate += fade->dyn[i] * a->log_dyn[c][i];
+		} else {
+			rate += fade->level * a->log_off_level;
 		}
 		ret[c] = exp(a->constant[c] + a->mix[EXPERTS - 1] * rate);
 	}

@@ -124,7 +124,7 @@ struct hazard {
 	double start_s, now_s, next_tick_s, next_fit_s;
 	uint64_t events[HAZARD_CAUSE_COUNT];
 	double exposed_s;
-	struct recent campus_hour, campus_days;
+	struct recent campus_hour, campus_days, campus_off;
 	struct expert experts[EXPERTS_PLAIN];
 	double log_weight[EXPERTS]; /* the last is the product of tables */
 	/* Exposure that is not accounted yet: of n lent machines since their cuts. */
@@ -163,6 +163,8 @@ unsigned hazard_age_bin(double age_s);
 extern const double hazard_age_edges_s[AGE_BINS - 1];
 void hazard_dyn(struct hazard *h, uint32_t owner, double now_s, uint8_t ret[DYN_COUNT]);
 void hazard_advance(struct hazard *h, double now_s);
+/* log of how many power-offs come these days, against the tables. */
+double hazard_off_level(const struct hazard *h);
 /* Rate of the mixture given the product's; `c` one cause. */
 double hazard_mix(struct hazard *h, enum hazard_cause c, double product, double now_s);
 void hazard_expert_rates(const struct hazard *h, enum hazard_cause c, double ret[EXPERTS_PLAIN]);

@@ -464,8 +464,10 @@ static void arrived(struct run *r, uint32_t job)
 	struct sim_job *j = &r->jobs[job];
 	uint32_t dest = j->dest;
 	bool move = r->system->notice == NOTICE_MOVE, reserved = j->reserved;
-	j->earlier_s = j->durable_s;
-	j->earlier_at = j->image_at;
+	if (move) { /* the sender keeps its copy until the next one is durable elsewhere */
+		j->earlier_s = j->done_s;
+		j->earlier_at = j->node;
+	}
 	j->durable_s = j->done_s;
 	j->pending_s = -1;
 	j->image_at = move ? dest : store(r);

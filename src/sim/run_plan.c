@@ -17,7 +17,7 @@
 #define HORIZON_STEPS 8
 #define HORIZON_STEP_S 1800.0
 /* Off once in a month or so, per second. */
-#define SERVER_SCORE 4e-7
+#define SERVER_SCORE 1e-7
 #define OFF_STEPS 6
 #define CURVE_STEPS 24
 #define CURVE_STEP_S 600.0
@@ -304,6 +304,11 @@ static bool place_first(struct run *r, uint32_t job)
 static bool image_reachable(struct run *r, uint32_t job)
 {
 	struct sim_job *j = &r->jobs[job];
+	bool dark = j->image_at < r->world->nodes.count &&
+		    (r->nodes[j->image_at].state == HAZARD_OFF ||
+		     r->nodes[j->image_at].state == HAZARD_GONE);
+	if (dark && j->earlier_s > 0 && j->earlier_s >= j->durable_s && j->earlier_at != j->image_at)
+		j->image_at = j->earlier_at; /* as good, if that machine is up */
 	if (j->image_at == NETWORK_NONE || j->image_at >= r->world->nodes.count ||
 	    r->nodes[j->image_at].state == HAZARD_LENT ||
 	    r->nodes[j->image_at].state == HAZARD_OWNED)
@@ -582,7 +587,7 @@ void plan_home(struct run *r, uint32_t job)
 	uint32_t room = r->world->nodes.data[j->node].room;
 	if (j->home != NETWORK_NONE && j->home != j->node && j->home < r->world->nodes.count &&
 	    r->nodes[j->home].state == HAZARD_LENT && r->nodes[j->home].free > 0 &&
-	    j->image_at == j->home)
+	    j->image_at == j->home && off_refresh(r, j->home) < 2 * SERVER_SCORE)
 		return; /* what lies there is worth keeping */
 	/* The file server keeps images too (it starts nothing); a peer is preferred while it is
 	 * about as likely to stay up, since it may also be where the job goes on. */
