@@ -27,10 +27,14 @@
 #define EPS_S 1e-6
 #define EPS_SHARE 1e-9
 #define EFFORT_DEFAULT 64
+#define SMALL 16
+#define LARGE 48
 /* Up to so many transfers in a group all subsets are looked at. */
 #define EXACT_MAX 9
 
 enum way { WAY_URGENT = 0, WAY_JUST_ENOUGH, WAY_COUNT };
+
+struct profile;
 
 struct work {
 	const struct network *net;
@@ -43,6 +47,9 @@ struct work {
 	uint32_t *group;     /* by transfer: union-find parent, then group */
 	uint32_t *order;     /* transfers by group, then deadline */
 	double *bytes, *rate, *finish, *rate_now; /* by transfer, scratch of a schedule */
+	uint32_t *open;
+	struct profile *profile; /* by link; their arrays outlive a schedule */
+	int error;
 	bool *in, *best;     /* by transfer: part of the set under trial; best set so far */
 	double valid_s;
 };
@@ -176,7 +183,8 @@ static void hand_out(struct work *w, const uint32_t *members, size_t n, enum way
 static bool schedule(struct work *w, const uint32_t *members, size_t n, enum way way,
 		     double *ret_valid_s, uint32_t *ret_miss)
 {
-	size_t open = 0;
+	uint32_t *open = w->open; /* still to be served, in deadline order */
+	size_t count = 0;
 	double t = 0;
 	for (size_t i = 0; i < n; i++) {
 		uint32_t m = members[i];
@@ -186,23 +194,20 @@ static bool schedule(struct work *w, const uint32_t *members, size_t n, enum way
 		w->finish[m] = w->transfers[m].start_in_s;
 		w->rate_now[m] = 0;
 		if (w->bytes[m] > 0)
-			open++;
+			open[count++] = m;
 	}
-	for (bool now = true; open > 0; now = false) {
+	for (bool now = true; count > 0; now = false) {
 		double next = INFINITY;
-		hand_out(w, members, n, way, t);
-		for (size_t i = 0; i < n; i++) {
-			uint32_t m = members[i];
+		hand_out(w, open, count, way, t);
+		for (size_t i = 0; i < count; i++) {
+			uint32_t m = open[i];
 			const struct transfer *x = &w->transfers[m];
-			if (!w->in[m] || w->bytes[m] <= 0)
-				continue;
 			if (now)
 				w->rate_now[m] = w->rate[m];
 			if (x->start_in_s > t + EPS_S)
 				next = fmin(next, x->start_in_s);
 			else if (w->rate[m] > 0)
 				next = fmin(next, t + w->bytes[m] / w->rate[m]);
-			/* What just needs its rate must be looked at again when others end. */
 			if (x->deadline_in_s < t - EPS_S) {
 				*ret_miss = m;
 				return false;
@@ -211,39 +216,179 @@ static bool schedule(struct work *w, const uint32_t *members, size_t n, enum way
 		if (now && ret_valid_s)
 			*ret_valid_s = fmin(*ret_valid_s, next);
 		if (!(next < INFINITY)) { /* nobody moves: a link without budget */
-			for (size_t i = 0; i < n; i++)
-				if (w->in[members[i]] && w->bytes[members[i]] > 0)
-					*ret_miss = members[i];
+			*ret_miss = open[0];
 			return false;
 		}
 		double dt = next - t;
-		for (size_t i = 0; i < n; i++) {
-			uint32_t m = members[i];
-			if (!w->in[m] || w->bytes[m] <= 0 || w->rate[m] <= 0)
-				continue;
+		size_t kept = 0;
+		for (size_t i = 0; i < count; i++) {
+			uint32_t m = open[i];
 			w->bytes[m] -= w->rate[m] * dt;
-			if (w->bytes[m] > 1e-6 * w->transfers[m].bytes &&
-			    w->bytes[m] > w->rate[m] * EPS_S)
+			if (w->rate[m] <= 0 || (w->bytes[m] > 1e-6 * w->transfers[m].bytes &&
+						w->bytes[m] > w->rate[m] * EPS_S)) {
+				open[kept++] = m;
 				continue;
+			}
 			w->bytes[m] = 0;
 			w->finish[m] = next;
-			open--;
 			if (next > w->transfers[m].deadline_in_s + EPS_S) {
 				*ret_miss = m;
 				return false;
 			}
 		}
+		count = kept;
 		t = next;
 	}
 	return true;
 }
 
+/* What is left of a link over time: left[i] from t[i] to t[i + 1], the last for ever. */
+struct profile {
+	double *t, *left;
+	size_t count, cap, at; /* at: segment of the transfer that is being laid in */
+};
+
+static int profile_cut(struct profile *p, double t)
+{
+	size_t i = p->at;
+	while (i + 1 < p->count && p->t[i + 1] <= t)
+		i++;
+	if (p->t[i] == t)
+		return 0;
+	if (p->count == p->cap) {
+		size_t cap = p->cap ? 2 * p->cap : 16;
+		double *times = realloc(p->t, cap * sizeof(double));
+		if (times)
+			p->t = times;
+		double *left = realloc(p->left, cap * sizeof(double));
+		if (left)
+			p->left = left;
+		if (!times || !left)
+			return -ENOMEM;
+		p->cap = cap;
+	}
+	memmove(p->t + i + 2, p->t + i + 1, (p->count - i - 1) * sizeof(double));
+	memmove(p->left + i + 2, p->left + i + 1, (p->count - i - 1) * sizeof(double));
+	p->t[i + 1] = t;
+	p->left[i + 1] = p->left[i];
+	p->count++;
+	return 0;
+}
+
+/* One transfer takes, from its start on, all that those before it left. */
+static int lay_in(struct work *w, uint32_t m, double *ret_valid_s)
+{
+	const struct transfer *x = &w->transfers[m];
+	double t = fmax(x->start_in_s, 0), bytes = x->bytes;
+	uint32_t links = links_used(w, x);
+	w->finish[m] = t;
+	w->rate_now[m] = 0;
+	for (uint32_t k = 0; k < links; k++)
+		w->profile[x->links[k]].at = 0;
+	while (bytes > 0 && links > 0) {
+		double rate = INFINITY, until = INFINITY;
+		for (uint32_t k = 0; k < links; k++) {
+			struct profile *p = &w->profile[x->links[k]];
+			while (p->at + 1 < p->count && p->t[p->at + 1] <= t)
+				p->at++;
+			rate = fmin(rate, p->left[p->at]);
+			if (p->at + 1 < p->count)
+				until = fmin(until, p->t[p->at + 1]);
+		}
+		double end = rate > 0 ? t + bytes / rate : INFINITY;
+		bool last = end <= until;
+		end = last ? end : until;
+		if (!(end < INFINITY) || t > x->deadline_in_s + EPS_S)
+			break;
+		for (uint32_t k = 0; rate > 0 && k < links; k++) {
+			struct profile *p = &w->profile[x->links[k]];
+			if (profile_cut(p, t) < 0 || profile_cut(p, end) < 0)
+				return -ENOMEM;
+			for (size_t i = p->at; i < p->count && p->t[i] < end; i++) {
+				if (p->t[i] < t)
+					continue;
+				p->left[i] -= rate;
+				if (p->left[i] < EPS_SHARE * w->budget[x->links[k]])
+					p->left[i] = 0;
+			}
+		}
+		if (t <= 0)
+			w->rate_now[m] = rate;
+		*ret_valid_s = fmin(*ret_valid_s, end);
+		bytes = last ? 0 : bytes - rate * (end - t);
+		t = w->finish[m] = end;
+	}
+	if (links > 0 && bytes > 0)
+		w->finish[m] = INFINITY;
+	if (links == 0)
+		w->rate_now[m] = bytes / EPS_S;
+	if (x->start_in_s > 0)
+		*ret_valid_s = fmin(*ret_valid_s, x->start_in_s);
+	return 0;
+}
+
+/* The same schedule as WAY_URGENT, built transfer by transfer: who comes later never changes
+ * what those before it got. */
+static bool schedule_urgent(struct work *w, const uint32_t *members, size_t n,
+			    double *ret_valid_s, uint32_t *ret_miss)
+{
+	double valid = INFINITY;
+	for (size_t i = 0; i < n; i++) {
+		const struct transfer *x = &w->transfers[members[i]];
+		for (uint32_t k = 0; w->in[members[i]] && k < links_used(w, x); k++) {
+			struct profile *p = &w->profile[x->links[k]];
+			p->count = p->at = 0;
+		}
+	}
+	for (size_t i = 0; i < n; i++) {
+		uint32_t m = members[i];
+		const struct transfer *x = &w->transfers[m];
+		if (!w->in[m])
+			continue;
+		for (uint32_t k = 0; k < links_used(w, x); k++) {
+			struct profile *p = &w->profile[x->links[k]];
+			if (p->count > 0)
+				continue;
+			if (p->cap == 0) {
+				p->t = malloc(16 * sizeof(double));
+				p->left = malloc(16 * sizeof(double));
+				p->cap = p->t && p->left ? 16 : 0;
+			}
+			if (p->cap == 0) {
+				w->error = -ENOMEM;
+				return false;
+			}
+			p->count = 1;
+			p->t[0] = 0;
+			p->left[0] = w->budget[x->links[k]];
+		}
+		if (lay_in(w, m, &valid) < 0) {
+			w->error = -ENOMEM;
+			return false;
+		}
+		if (w->finish[m] > x->deadline_in_s + EPS_S) {
+			*ret_miss = m;
+			return false;
+		}
+	}
+	if (ret_valid_s)
+		*ret_valid_s = fmin(*ret_valid_s, valid);
+	return true;
+}
+
+static bool schedule_way(struct work *w, const uint32_t *members, size_t n, enum way way,
+			 double *ret_valid_s, uint32_t *ret_miss)
+{
+	return way == WAY_URGENT ? schedule_urgent(w, members, n, ret_valid_s, ret_miss) :
+				   schedule(w, members, n, way, ret_valid_s, ret_miss);
+}
+
 static bool feasible(struct work *w, const uint32_t *members, size_t n, enum way *ret_way,
 		     uint32_t *ret_miss)
 {
-	for (int way = 0; way < WAY_COUNT; way++) {
-		uint32_t miss = 0;
-		if (schedule(w, members, n, way, NULL, &miss)) {
+	for (int way = 0; way < (n > LARGE ? 1 : WAY_COUNT); way++) {
+		uint32_t miss = members[0];
+		if (schedule_way(w, members, n, way, NULL, &miss)) {
 			*ret_way = way;
 			return true;
 		}
@@ -360,7 +505,7 @@ static void enter_greedy(struct work *w, const uint32_t *members, size_t n,
 		    (check_each && !feasible(w, members, n, &way, &miss)))
 			w->in[m] = false;
 	}
-	while (!feasible(w, members, n, &way, &miss))
+	while (!feasible(w, members, n, &way, &miss) && w->error == 0)
 		drop_one(w, members, n, miss);
 }
 
@@ -417,20 +562,24 @@ static int choose(struct work *w, const uint32_t *members, size_t n)
 	enum way way;
 	uint32_t miss;
 	double best = -1;
-	if (feasible(w, members, n, &way, &miss))
+	if (n == 0 || feasible(w, members, n, &way, &miss))
 		return 0;
 	CLEANUP_FREE struct ranked *rank = malloc((n + 1) * sizeof(*rank));
 	if (!rank)
 		return -ENOMEM;
 	size_t effort = w->config->effort ? w->config->effort : EFFORT_DEFAULT;
-	for (int by_work = 0; by_work < 2; by_work++) {
+	/* A schedule costs the square of its size: larger groups get fewer second looks. */
+	bool large = n > LARGE;
+	if (n > SMALL)
+		effort = MAX(effort * SMALL / n, (size_t)2);
+	for (int by_work = 0; by_work < (large ? 1 : 2); by_work++) {
 		for (size_t i = 0; i < n; i++) {
 			const struct transfer *t = &w->transfers[members[i]];
 			rank[i] = (struct ranked){ members[i], t->promised,
 						   by_work ? t->saved_work : density(t), t->id };
 		}
 		qsort(rank, n, sizeof(*rank), ranked_order);
-		enter_greedy(w, members, n, rank, n <= effort);
+		enter_greedy(w, members, n, rank, !large);
 		improve(w, members, n, rank, n <= EXACT_MAX ? 0 : effort);
 		keep_if_better(w, members, n, &best);
 	}
@@ -503,8 +652,11 @@ static int plan_group(struct work *w, const uint32_t *members, size_t count, str
 	if (r < 0)
 		return r;
 	/* What was chosen is feasible, so this only finds out in which way. */
-	bool ok = feasible(w, able, n, &way, &miss) &&
-		  schedule(w, able, n, way, &w->valid_s, &miss);
+	bool ok = n == 0 ||
+		  (feasible(w, able, n, &way, &miss) &&
+		  schedule_way(w, able, n, way, &w->valid_s, &miss));
+	if (w->error)
+		return w->error;
 	CHECK(ok);
 	for (size_t i = 0; i < n; i++) {
 		uint32_t m = able[i];
@@ -550,10 +702,12 @@ static int work_init(struct work *w)
 	w->rate = arena_alloc(a, n * sizeof(double));
 	w->finish = arena_alloc(a, n * sizeof(double));
 	w->rate_now = arena_alloc(a, n * sizeof(double));
+	w->open = arena_alloc(a, n * sizeof(uint32_t));
+	w->profile = arena_alloc(a, links * sizeof(*w->profile));
 	w->in = arena_alloc(a, n * sizeof(bool));
 	w->best = arena_alloc(a, n * sizeof(bool));
 	if (!w->budget || !w->left || !w->group || !w->order || !w->bytes || !w->rate ||
-	    !w->finish || !w->rate_now || !w->in || !w->best)
+	    !w->finish || !w->rate_now || !w->open || !w->profile || !w->in || !w->best)
 		return -ENOMEM;
 	for (size_t l = 0; l < w->net->links_count; l++)
 		w->budget[l] = network_budget_bps(&w->net->links[l]);
@@ -589,6 +743,14 @@ int admission_plan(const struct network *net, const struct transfer *transfers, 
 	}
 	if (r == 0 && ret_valid_s)
 		*ret_valid_s = w.valid_s;
+	for (size_t i = 0; w.profile && i < count; i++) {
+		for (uint32_t k = 0; k < transfers[i].links_count; k++) {
+			struct profile *p = &w.profile[transfers[i].links[k]];
+			free(p->t);
+			free(p->left);
+			*p = (struct profile){ 0 };
+		}
+	}
 	arena_done(&w.arena);
 	return r;
 }

@@ -240,7 +240,8 @@ static void search(struct work *w, size_t job, struct option_score *best, struct
 	for (size_t i = 0; i < j->have_count; i++)
 		(void)weigh(w, job, j->have[i].node, best, p);
 	/* The ranking mixes kinds, so the walk is longer than what it finds, but bounded. */
-	for (uint32_t i = position(w, 0); i < w->rank_count && found < most && looked < 64 * most;
+	for (uint32_t i = position(w, 0); i < w->rank_count && found < most && p->considered < 2 * most &&
+						       looked < 64 * most;
 	     i = position(w, i + 1), looked++)
 		found += weigh(w, job, w->rank[i], best, p);
 }
@@ -252,12 +253,15 @@ static void search_stage(struct work *w, size_t job, struct option_score *best)
 	size_t most = w->config->candidates_max ? w->config->candidates_max : CANDIDATES_DEFAULT;
 	size_t found = 0;
 	best->node = PLACEMENT_NONE;
-	for (uint32_t i = 0; i < w->rank_count && found < most; i++) {
+	for (uint32_t i = 0, tried = 0; i < w->rank_count && found < most && tried < 4 * most; i++) {
 		uint32_t node = w->rank[i];
 		struct option_score o;
 		const struct placement_node *n = &w->nodes[node];
 		if ((!n->lent && !n->stage_only) || (double)w->disk[node] < j->image_bytes ||
-		    avoided(j, node) || !score(w, j, node, true, &o) || o.p_fit <= 0)
+		    avoided(j, node))
+			continue;
+		tried++;
+		if (!score(w, j, node, true, &o) || o.p_fit <= 0)
 			continue;
 		if (w->avoid_link[job] != NETWORK_NONE && crosses(&o, w->avoid_link[job]))
 			continue;

@@ -266,8 +266,8 @@ static int hazard_make(struct run *r)
 	struct hazard_config config = {
 		.monday_s = w->monday_s,
 		.tick_s = TICK_S,
-		.cells_max = MAX((size_t)(1u << 19), 40 * w->nodes.count),
-		.fit_every_s = r->system->oracle ? 0 : 7 * 86400.0,
+		.cells_max = MAX((size_t)(1u << 17), 40 * w->nodes.count),
+		.fit_every_s = r->system->oracle ? 0 : 21 * 86400.0,
 		.constant = r->system->constant_hazard,
 		.seed = r->config->seed,
 	};
