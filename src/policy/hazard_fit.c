@@ -252,6 +252,20 @@ static void pass(struct fit *f, int t)
 	f->ratio_table = -1;
 }
 
+/* What a bin's factor is believed to be before data: mostly 1. */
+static float prior_of(const struct fit *f, enum table t, size_t bin)
+{
+	static const float signs[] = { 1, 1, 4, 20 };
+	if (f->cause != HAZARD_RECLAIM)
+		return 1;
+	if (t == TABLE_SIGNS)
+		return signs[bin < 4 ? bin : 3];
+	/* A level never seen before is taken at its word. */
+	if (t == TABLE_CAMPUS_DAYS && bin >= 1 && bin <= RATIO_BINS)
+		return expf(((float)bin - 6) * 0.15f);
+	return 1;
+}
+
 static void table_fit(struct fit *f, enum table t, bool choose)
 {
 	struct hazard *h = f->h;
@@ -270,7 +284,8 @@ static void table_fit(struct fit *f, enum table t, bool choose)
 		*strength = strength_choose(f->seen + first, f->expected + first, bins - first);
 	double with = 0, without = 0;
 	for (size_t b = first; b < bins; b++) {
-		float next = (float)((f->seen[b] + *strength) / (f->expected[b] + *strength));
+		double a = fmin(*strength, t >= TABLE_DYN ? 64 : INFINITY);
+		float next = (float)((f->seen[b] + a * prior_of(f, t, b)) / (f->expected[b] + a));
 		next = fminf(fmaxf(next, FACTOR_MIN), FACTOR_MAX);
 		f->ratio[b] = next / factor[b];
 		factor[b] = next;
@@ -408,6 +423,14 @@ int hazard_fit(struct hazard *h, double now_s)
 			model_fit(&f, h->fitted ? SWEEPS_NEXT : SWEEPS_FIRST);
 		}
 	}
+	if (!h->fitted) {
+		/* What the product said before it knew anything does not count against it. */
+		double top = h->log_weight[0];
+		for (int i = 1; i < EXPERTS; i++)
+			top = fmax(top, h->log_weight[i]);
+		h->log_weight[EXPERTS - 1] = top + 2;
+	}
+	h->weight_s = NAN;
 	h->fitted = true;
 	return 0;
 }
