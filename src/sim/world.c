@@ -56,7 +56,9 @@ static const struct schema_field settings_fields[] = {
 	{ .name = "edge", .kind = FIELD_KIND_RATE, .offset = offsetof(struct world_settings, edge_bps),
 	  .max = 1e13, .fallback = "1Gbit", .help = "a machine's link" },
 	{ .name = "core", .kind = FIELD_KIND_RATE, .offset = offsetof(struct world_settings, core_bps),
-	  .max = 1e13, .fallback = "10Gbit", .help = "a building's link to the core" },
+	  .max = 1e13, .fallback = "10Gbit", .help = "the core, shared by all buildings" },
+	{ .name = "uplink", .kind = FIELD_KIND_RATE, .offset = offsetof(struct world_settings, uplink_bps),
+	  .max = 1e13, .fallback = "1Gbit", .help = "a building's link to the core" },
 	{ .name = "server", .kind = FIELD_KIND_RATE, .offset = offsetof(struct world_settings, server_bps),
 	  .max = 1e13, .fallback = "10Gbit", .help = "the shared file server's link" },
 	FIELD_DOUBLE(struct world_settings, research, 0, 0.99, .fallback = "0.6"),
@@ -146,35 +148,59 @@ static int windows_make(struct world *w, const struct world_settings *s, struct 
 	return 0;
 }
 
-/* Buildings around a core; both directions carry the research share. */
+static int64_t server_add(struct world *w, const struct world_settings *s, uint32_t in, uint32_t out,
+			  double bps)
+{
+	struct network *n = &w->net;
+	int64_t p = network_point_add(n);
+	if (p < 0 || in == out)
+		return p < 0 ? p : network_node_add(n, in, bps, 0, s->floors);
+	int64_t r = network_link_add(n, (uint32_t)p, in, bps, 0, s->floors, 1e-5);
+	if (r >= 0)
+		r = network_link_add(n, out, (uint32_t)p, bps, 0, s->floors, 1e-5);
+	return r < 0 ? r : network_node_add(n, (uint32_t)p, bps, 0, s->floors);
+}
+
+/*
+ * Buildings around a core. All that leaves a building crosses its uplink and
+ * the core, which is one link from its entry to its exit: research traffic is
+ * there. Plans count on what research leaves at its busiest.
+ */
 static int campus_network(struct world *w, const struct world_settings *s)
 {
 	struct network *n = &w->net;
 	double core = (double)s->core_bps / 8, edge = (double)s->edge_bps / 8;
-	int64_t r = network_point_add(n);
-	for (uint64_t b = 1; r >= 0 && b <= s->buildings; b++) {
+	double up = (double)s->uplink_bps / 8;
+	double busy = core * fmin(s->research + s->research_swing, 0.98);
+	int64_t in = network_point_add(n), out = network_point_add(n), r;
+	if (in < 0 || out < 0)
+		return -ENOMEM;
+	r = network_link_add(n, (uint32_t)in, (uint32_t)out, core, busy, s->floors, 1e-5);
+	if (r >= 0 && VEC_PUSH(&w->research_links, (uint32_t)r) < 0)
+		return -ENOMEM;
+	for (uint64_t b = 0; r >= 0 && b < s->buildings; b++) {
 		r = network_point_add(n);
-		for (int dir = 0; r >= 0 && dir < 2; dir++) {
-			uint32_t from = dir ? 0 : (uint32_t)b, to = dir ? (uint32_t)b : 0;
-			r = network_link_add(n, from, to, core, core * s->research, s->floors, 1e-4);
-			if (r >= 0 && VEC_PUSH(&w->research_links, (uint32_t)r) < 0)
-				return -ENOMEM;
-		}
+		uint32_t p = (uint32_t)r;
+		if (r >= 0)
+			r = network_link_add(n, p, (uint32_t)in, up, 0, s->floors, 1e-4);
+		if (r >= 0)
+			r = network_link_add(n, (uint32_t)out, p, up, 0, s->floors, 1e-4);
 	}
 	for (size_t i = 0; r >= 0 && i < w->nodes.count; i++)
-		r = network_node_add(n, 1 + w->nodes.data[i].building, edge, 0, s->floors);
+		r = network_node_add(n, 2 + w->nodes.data[i].building, edge, 0, s->floors);
 	if (r >= 0)
-		r = w->server = (uint32_t)network_node_add(n, 0, (double)s->server_bps / 8, 0,
-							   s->floors);
+		r = w->server = (uint32_t)server_add(w, s, (uint32_t)in, (uint32_t)out,
+						     (double)s->server_bps / 8);
 	if (r >= 0)
-		r = w->hub = (uint32_t)network_node_add(n, 0, edge, 0, s->floors);
+		r = w->hub = (uint32_t)server_add(w, s, (uint32_t)in, (uint32_t)out, edge);
 	return r < 0 ? (int)r : network_route(n);
 }
 
 static int site_network(struct world *w, const struct world_settings *s, struct diag *diag)
 {
 	struct network *n = &w->net;
-	int sites = topology_load(s->topology, s->research, s->floors, n, diag);
+	int sites = topology_load(s->topology, fmin(s->research + s->research_swing, 0.98),
+				  s->floors, n, diag);
 	if (sites < 0)
 		return sites;
 	for (uint32_t l = 0; l < n->links_count; l++)

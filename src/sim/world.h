@@ -39,7 +39,7 @@ struct world_settings {
 	char *jobs;             /* job sizes (submit_s,duration_s,gpus,vc), else generated */
 	char *topology;         /* a graph of research sites; else buildings around a core */
 	uint64_t nodes, buildings, gpu_types, room_size, slots;
-	uint64_t edge_bps, core_bps, server_bps;
+	uint64_t edge_bps, uplink_bps, core_bps, server_bps;
 	double research;        /* share of the core that research traffic uses, on average */
 	double research_swing;  /* up and down by this, share */
 	double floors;          /* share of a link that floors may take at most */
