@@ -34,7 +34,11 @@
 
 enum way { WAY_URGENT = 0, WAY_JUST_ENOUGH, WAY_COUNT };
 
-struct profile;
+/* What is left of a link over time: left[i] from t[i] to t[i + 1], the last for ever. */
+struct profile {
+	double *t, *left;
+	size_t count, cap, at; /* at: segment of the transfer that is being laid in */
+};
 
 struct work {
 	const struct network *net;
@@ -44,6 +48,8 @@ struct work {
 	struct arena arena;
 	double *budget;      /* by link */
 	double *left;        /* by link, scratch of a phase */
+	double *demand;      /* by link: what its transfers could use together */
+	uint32_t *first;     /* by link: a transfer that crosses it, + 1 */
 	uint32_t *group;     /* by transfer: union-find parent, then group */
 	uint32_t *order;     /* transfers by group, then deadline */
 	double *bytes, *rate, *finish, *rate_now; /* by transfer, scratch of a schedule */
@@ -75,13 +81,10 @@ static uint32_t find(uint32_t *parent, uint32_t i)
 }
 
 /* Joins transfers over links that they could fill together. */
-static int groups_make(struct work *w)
+static void groups_make(struct work *w)
 {
-	size_t links = w->net->links_count;
-	double *demand = arena_alloc(&w->arena, (links + 1) * sizeof(double));
-	uint32_t *first = arena_alloc(&w->arena, (links + 1) * sizeof(uint32_t));
-	if (!demand || !first)
-		return -ENOMEM;
+	double *demand = w->demand;
+	uint32_t *first = w->first;
 	for (size_t i = 0; i < w->count; i++) {
 		const struct transfer *t = &w->transfers[i];
 		double b = path_budget(w, t);
@@ -103,7 +106,6 @@ static int groups_make(struct work *w)
 	}
 	for (size_t i = 0; i < w->count; i++)
 		w->group[i] = find(w->group, (uint32_t)i);
-	return 0;
 }
 
 struct sorted {
@@ -241,12 +243,6 @@ static bool schedule(struct work *w, const uint32_t *members, size_t n, enum way
 	}
 	return true;
 }
-
-/* What is left of a link over time: left[i] from t[i] to t[i + 1], the last for ever. */
-struct profile {
-	double *t, *left;
-	size_t count, cap, at; /* at: segment of the transfer that is being laid in */
-};
 
 static int profile_cut(struct profile *p, double t)
 {
@@ -694,8 +690,12 @@ static int work_init(struct work *w)
 {
 	size_t links = w->net->links_count + 1, n = w->count + 1;
 	struct arena *a = &w->arena;
-	w->budget = arena_alloc(a, links * sizeof(double));
-	w->left = arena_alloc(a, links * sizeof(double));
+	/* By link: only what a path crosses is touched, so a large campus costs nothing. */
+	w->budget = malloc(links * sizeof(double));
+	w->left = malloc(links * sizeof(double));
+	w->demand = malloc(links * sizeof(double));
+	w->first = malloc(links * sizeof(uint32_t));
+	w->profile = malloc(links * sizeof(*w->profile));
 	w->group = arena_alloc(a, n * sizeof(uint32_t));
 	w->order = arena_alloc(a, n * sizeof(uint32_t));
 	w->bytes = arena_alloc(a, n * sizeof(double));
@@ -703,17 +703,21 @@ static int work_init(struct work *w)
 	w->finish = arena_alloc(a, n * sizeof(double));
 	w->rate_now = arena_alloc(a, n * sizeof(double));
 	w->open = arena_alloc(a, n * sizeof(uint32_t));
-	w->profile = arena_alloc(a, links * sizeof(*w->profile));
 	w->in = arena_alloc(a, n * sizeof(bool));
 	w->best = arena_alloc(a, n * sizeof(bool));
-	if (!w->budget || !w->left || !w->group || !w->order || !w->bytes || !w->rate ||
+	if (!w->budget || !w->left || !w->demand || !w->first || !w->group || !w->order || !w->bytes || !w->rate ||
 	    !w->finish || !w->rate_now || !w->open || !w->profile || !w->in || !w->best)
 		return -ENOMEM;
-	for (size_t l = 0; l < w->net->links_count; l++)
-		w->budget[l] = network_budget_bps(&w->net->links[l]);
-	for (size_t i = 0; i < w->count; i++)
-		for (uint32_t k = 0; k < w->transfers[i].links_count; k++)
-			CHECK(w->transfers[i].links[k] < w->net->links_count);
+	for (size_t i = 0; i < w->count; i++) {
+		for (uint32_t k = 0; k < w->transfers[i].links_count; k++) {
+			uint32_t l = w->transfers[i].links[k];
+			CHECK(l < w->net->links_count);
+			w->budget[l] = network_budget_bps(&w->net->links[l]);
+			w->left[l] = w->demand[l] = 0;
+			w->first[l] = 0;
+			w->profile[l] = (struct profile){ 0 };
+		}
+	}
 	return 0;
 }
 
@@ -729,12 +733,12 @@ int admission_plan(const struct network *net, const struct transfer *transfers, 
 			  .arena = ARENA_INIT,
 			  .valid_s = INFINITY };
 	int r = work_init(&w);
+	bool ready = r == 0;
 	if (r == 0 && w.config->deadline_blind) {
 		plan_blind(&w, ret);
 	} else if (r == 0) {
-		r = groups_make(&w);
-		if (r == 0)
-			r = order_make(&w);
+		groups_make(&w);
+		r = order_make(&w);
 		for (size_t i = 0, to; r == 0 && i < count; i = to) {
 			for (to = i + 1; to < count && w.group[w.order[to]] == w.group[w.order[i]];)
 				to++;
@@ -743,7 +747,7 @@ int admission_plan(const struct network *net, const struct transfer *transfers, 
 	}
 	if (r == 0 && ret_valid_s)
 		*ret_valid_s = w.valid_s;
-	for (size_t i = 0; w.profile && i < count; i++) {
+	for (size_t i = 0; ready && i < count; i++) {
 		for (uint32_t k = 0; k < transfers[i].links_count; k++) {
 			struct profile *p = &w.profile[transfers[i].links[k]];
 			free(p->t);
@@ -751,6 +755,11 @@ int admission_plan(const struct network *net, const struct transfer *transfers, 
 			*p = (struct profile){ 0 };
 		}
 	}
+	free(w.budget);
+	free(w.left);
+	free(w.demand);
+	free(w.first);
+	free(w.profile);
 	arena_done(&w.arena);
 	return r;
 }

@@ -36,7 +36,6 @@ struct work {
 	uint32_t *slots;     /* left, by node */
 	uint64_t *mem, *disk;
 	double *busy;        /* bytes promised, by link */
-	double *budget;      /* by link */
 	uint32_t *avoid_link; /* by job: link that admission found full, or NETWORK_NONE */
 };
 
@@ -110,7 +109,7 @@ static int path_of(const struct work *w, const struct placement_job *j, uint32_t
 	if (w->config->topology_blind)
 		count = MIN(count, 1);
 	for (int k = 0; k < count; k++) {
-		double b = w->budget[path[k]];
+		double b = network_budget_bps(&w->net->links[path[k]]);
 		*ret_bps = fmin(*ret_bps, b);
 		*ret_ahead_s = fmax(*ret_ahead_s, b > 0 ? w->busy[path[k]] / b : INFINITY);
 	}
@@ -141,7 +140,7 @@ static double p_miss_there(const struct work *w, const struct placement_node *n,
 			   const struct placement_job *j)
 {
 	uint32_t up = w->net->node_up[n - w->nodes];
-	double need = j->save_again_s + j->image_bytes / fmax(w->budget[up], 1);
+	double need = j->save_again_s + j->image_bytes / fmax(network_budget_bps(&w->net->links[up]), 1);
 	if (n->window_s < 0 || w->config->deadline_blind)
 		return 1;
 	double x = 1.7 * (n->window_s - need) / fmax(0.15 * need, 1e-3);
@@ -313,6 +312,13 @@ static void rank_make(const struct work *w, struct ranked_node *order, uint32_t 
 		ret[i] = order[i].node;
 }
 
+static void node_open(struct work *w, uint32_t node)
+{
+	w->slots[node] = w->nodes[node].slots_free;
+	w->mem[node] = w->nodes[node].mem_free_bytes;
+	w->disk[node] = w->nodes[node].disk_free_bytes;
+}
+
 static int work_init(struct work *w)
 {
 	struct arena *a = &w->arena;
@@ -328,29 +334,27 @@ static int work_init(struct work *w)
 	w->rank = rank ? rank : w->config->rank;
 	w->rank_count = order ? n : w->config->rank_count;
 	w->skip = arena_alloc(a, (w->rank_count + 2) * sizeof(uint32_t));
-	w->slots = arena_alloc(a, (n + 1) * sizeof(uint32_t));
-	w->mem = arena_alloc(a, (n + 1) * sizeof(uint64_t));
-	w->disk = arena_alloc(a, (n + 1) * sizeof(uint64_t));
-	w->busy = arena_alloc(a, (links + 1) * sizeof(double));
-	w->budget = arena_alloc(a, (links + 1) * sizeof(double));
+	/* Of these only what a plan looks at is ever touched: large campus, small cost. */
+	w->slots = malloc((n + 1) * sizeof(uint32_t));
+	w->mem = malloc((n + 1) * sizeof(uint64_t));
+	w->disk = malloc((n + 1) * sizeof(uint64_t));
+	w->busy = calloc(links + 1, sizeof(double));
 	w->avoid_link = arena_alloc(a, (w->jobs_count + 1) * sizeof(uint32_t));
 	if (!w->skip || !w->slots || !w->mem || !w->disk || !w->busy ||
-	    !w->budget || !w->avoid_link)
+	    !w->avoid_link)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < n; i++) {
-		w->slots[i] = w->nodes[i].slots_free;
-		w->mem[i] = w->nodes[i].mem_free_bytes;
-		w->disk[i] = w->nodes[i].disk_free_bytes;
-	}
 	if (order)
 		rank_make(w, order, rank);
+	for (uint32_t i = 0; i < w->rank_count; i++)
+		node_open(w, w->rank[i]);
+	for (size_t j = 0; j < w->jobs_count; j++)
+		for (size_t i = 0; i < w->jobs[j].have_count; i++)
+			node_open(w, w->jobs[j].have[i].node);
 	for (uint32_t i = 0; i < w->rank_count; i++) {
 		const struct placement_node *p = &w->nodes[w->rank[i]];
 		w->skip[i] = p->lent && p->slots_free > 0 ? i : i + 1;
 	}
 	w->skip[w->rank_count] = (uint32_t)w->rank_count;
-	for (size_t l = 0; l < links; l++)
-		w->budget[l] = network_budget_bps(&w->net->links[l]);
 	for (size_t j = 0; j < w->jobs_count; j++)
 		w->avoid_link[j] = NETWORK_NONE;
 	return 0;
@@ -360,6 +364,9 @@ static int check_input(const struct work *w, const struct transfer *running, siz
 {
 	if (w->nodes_count != w->net->nodes_count)
 		return -EINVAL;
+	for (size_t i = 0; w->config->rank && i < w->config->rank_count; i++)
+		if (w->config->rank[i] >= w->nodes_count)
+			return -EINVAL;
 	for (size_t j = 0; j < w->jobs_count; j++) {
 		if (w->jobs[j].source != PLACEMENT_NONE && w->jobs[j].source >= w->nodes_count)
 			return -EINVAL;
@@ -549,6 +556,10 @@ int placement_plan(const struct network *net, const struct placement_node *nodes
 	for (size_t i = 0; r == 0 && i < jobs_count; i++)
 		if (open[order[i].job])
 			fall_back(&w, order[i].job, &ret[order[i].job]);
+	free(w.slots);
+	free(w.mem);
+	free(w.disk);
+	free(w.busy);
 	arena_done(&w.arena);
 	return r;
 }
