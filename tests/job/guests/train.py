@@ -47,7 +47,8 @@ asked = threading.Event()
 
 
 def say(*words):
-    print(*words, flush=True)
+    # One write: print() may not be entered again from the signal handler.
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 def save():
