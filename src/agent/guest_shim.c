@@ -2,6 +2,7 @@
 /* What a shim says, and what follows from it. */
 #include <assert.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,6 +93,10 @@ static void on_exited(struct guest *g, const struct shim_exited *x)
 	g->acked = g->acked || x->acked;
 	g->agent->owner.pids_left += x->pids_left;
 	g->end = end_of(x);
+	/* reclaim-cut kills without a word to the supervisor: that is a reclaim, no failure. */
+	if (g->end == CONTROL_END_FAILED && x->signal == SIGKILL && !x->oom && g->agent->edge &&
+	    edge_killed(g->agent->edge, EDGE_ALL))
+		g->end = CONTROL_END_RECLAIMED;
 	loop_timer_stop(&g->interval);
 	loop_timer_stop(&g->grace);
 	/* The network ends with the processes: nothing of it may speak for the guest. */

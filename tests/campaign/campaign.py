@@ -124,12 +124,11 @@ class Campaign:
     def round(self, point, folder):
         lab, rng = self.lab, self.rng
         _, before = self.hits.count()
+        source = rng.choice([j["node"] for j in self.live() if j.get("node")] or lab.machines)
         if folder in COORDINATOR:
             lab.do(do="crash", what="coordinator", point=point, nth=rng.randint(1, 3))
-            source = rng.choice([j["node"] for j in self.live() if j.get("node")] or lab.machines)
             armed = None
         else:
-            source = rng.choice([j["node"] for j in self.live() if j.get("node")] or lab.machines)
             arriving = any(part in ARRIVING for part in re.split(r"[._]", point))
             armed = rng.choice([m for m in lab.machines if m != source]) if arriving else source
             lab.do(do="crash", what="agent", machines=[armed], point=point, nth=1)
@@ -234,6 +233,8 @@ def inside(args):
     all_points = points()
     mine = {p: f for p, f in all_points.items() if f in COORDINATOR + AGENT}
     c = Campaign(lab, rng, hits)
+    with open(hits.path + ".lab", "w") as f:
+        f.write(os.path.basename(lab.dir)[len("rlab-"):])
     print("crash campaign: seed %d, %d rounds, %d protocol points" % (
         args.seed, args.rounds, len(mine)), flush=True)
     c.prepare()
@@ -244,6 +245,7 @@ def inside(args):
         if args.minutes and time.monotonic() - start > args.minutes * 60:
             break
         try:
+            point = "settling"
             c.top_up()
             c.settle()
             least = min(asked[p] for p in mine)
@@ -256,8 +258,13 @@ def inside(args):
                                                "not passed"), flush=True)
         except Exception as e:
             bad += 1
-            print("round %3d  FAILED: %s" % (n, e), flush=True)
+            print("round %3d  %-38s FAILED: %s" % (n, point, e), flush=True)
             if not isinstance(e, Failed) or bad >= 3:
+                break
+            try:
+                lab.mend()
+            except Failed as e2:
+                print("           and cannot be mended: %s" % e2)
                 break
     try:
         wait_for("the rest of the jobs", lambda: not c.live(), 90, 0.3)
@@ -278,13 +285,14 @@ def inside(args):
     sys.exit(1 if bad else 0)
 
 
-def left_behind():
+def left_behind(lab_id):
+    """Of this lab; others may be running on the machine."""
     left = []
     for folder, dirs, _ in os.walk("/sys/fs/cgroup"):
-        left += [os.path.join(folder, d) for d in dirs if d.startswith("lab-")]
-    left += ["/tmp/" + d for d in os.listdir("/tmp") if d.startswith("rlab-")]
+        left += [os.path.join(folder, d) for d in dirs if d.startswith("lab-%s-" % lab_id)]
+    left += ["/tmp/" + d for d in os.listdir("/tmp") if d == "rlab-" + lab_id]
     with open("/proc/self/mounts") as f:
-        left += [l.split()[1] for l in f if "rlab-" in l]
+        left += [l.split()[1] for l in f if "rlab-" + lab_id in l]
     return left
 
 
@@ -297,7 +305,6 @@ def main():
     args = p.parse_args()
     if "LAB_DIR" in os.environ:
         inside(args)
-    before = left_behind()
     build = os.path.abspath(os.environ.get("RECLAIM_BUILD", "build"))
     reclaim = os.path.join(build, "src", "cli", "reclaim")
     hits = os.path.join(build, "campaign.hits")
@@ -310,7 +317,8 @@ def main():
     r = subprocess.run([reclaim, "lab", "shell", "-q", "--keep",
                         os.path.join(build, "logs", "campaign"),
                         os.path.join(ROOT, "tests", "system", "campus.yaml"), "-c", script], env=env)
-    left = [x for x in left_behind() if x not in before]
+    with open(hits + ".lab") as f:
+        left = left_behind(f.read())
     if left:
         print("FAILED: left behind: %s" % left)
     sys.exit(1 if left else r.returncode)

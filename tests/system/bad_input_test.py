@@ -36,12 +36,12 @@ TERMS = [  # text, what the answer must name
 ]
 
 JOBS = [
-    ("command: [true]\ncores: banana\n", ["banana"]),
-    ("command: [true]\nno_such_key: 1\n", ["no_such_key"]),
-    ("command: [true]\nslots: {cores: 99999999}\n", ["99999999"]),
-    ("command: [true]\nsignal: B:NOSUCH@9\n", ["NOSUCH"]),
-    ("command: [true]\ninputs: [{path: /does/not/exist}]\n", ["/does/not/exist"]),
-    ("command: true: false\n", ["job.yaml"]),
+    ("command: [echo]\nslots: {cores: banana}\n", ["banana"]),
+    ("command: [echo]\nno_such_key: 1\n", ["no_such_key"]),
+    ("command: [echo]\nslots: {cores: 99999999}\n", ["99999999"]),
+    ("command: [echo]\nsignal: B:NOSUCH@9\n", ["NOSUCH"]),
+    ("command: [echo]\ninputs: [{path: /does/not/exist}]\n", ["/does/not/exist"]),
+    ("command: [a: b: c\n", ["job.yaml"]),
 ]
 
 
