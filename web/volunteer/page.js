@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What people see and press.
-import { Volunteer } from './volunteer.js'
+import { Volunteer, warmUp } from './volunteer.js'
 
 const $ = (id) => document.getElementById(id)
 const invite = location.hash.slice(1)
@@ -22,7 +22,7 @@ const words = {
 	error: 'This does not work here.',
 }
 
-let volunteer
+let volunteer, warm = warmUp()
 let rateFrom = { done: 0, at: 0, text: '–' }
 
 function rate() {
@@ -83,6 +83,14 @@ function show() {
 	draw(running ? stats : undefined)
 }
 
+// Much happens at once when a tree forms: one picture for all of it.
+let planned = false
+function showSoon() {
+	if (planned) return
+	planned = true
+	setTimeout(() => { planned = false; show() }, 150)
+}
+
 async function nameGpu() {
 	let text = 'none for pages'
 	try {
@@ -95,9 +103,10 @@ async function nameGpu() {
 }
 
 function go() {
-	volunteer = new Volunteer({ invite, cores: Number($('cores').value), direct: !options.has('relay') })
+	volunteer = new Volunteer({ invite, cores: Number($('cores').value), direct: !options.has('relay'), warm: warm ?? warmUp() })
+	warm = undefined
 	rateFrom = { done: 0, at: performance.now(), text: '–' }
-	volunteer.addEventListener('change', show)
+	volunteer.addEventListener('change', showSoon)
 	window.volunteer = volunteer // for the curious, and for tests
 	volunteer.start()
 }
@@ -111,8 +120,8 @@ $('cores').addEventListener('input', () => {
 	show()
 })
 $('go').addEventListener('click', go)
-$('pause').addEventListener('click', () => volunteer.setPaused(!volunteer.paused))
-$('leave').addEventListener('click', () => volunteer.stop())
+$('pause').addEventListener('click', () => { volunteer.setPaused(!volunteer.paused); show() })
+$('leave').addEventListener('click', () => { volunteer.stop(); show() })
 setInterval(() => { if (volunteer && !volunteer.over) show() }, 500)
 show()
 nameGpu()

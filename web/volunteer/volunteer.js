@@ -16,9 +16,21 @@ function toBase64(bytes) {
 
 const fromBase64 = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0))
 
+// What a volunteer needs whatever it computes: made while the page is read, so that the button acts at
+// once. Nothing leaves the page before it is pressed.
+export function warmUp() {
+	return {
+		overlay: loadOverlay(),
+		ticker: new Worker(new URL('ticker.js', import.meta.url)),
+		worker: new Worker(new URL('worker.js', import.meta.url), { type: 'module' }),
+	}
+}
+
 export class Volunteer extends EventTarget {
-	constructor({ origin = location.origin, invite, cores = 1, direct = true }) {
+	constructor({ origin = location.origin, invite, cores = 1, direct = true, warm = warmUp() }) {
 		super()
+		this.warm = warm
+		warm.overlay.catch(() => {}) // start() tells
 		this.origin = origin
 		this.invite = invite
 		this.cores = cores
@@ -43,12 +55,12 @@ export class Volunteer extends EventTarget {
 	async start() {
 		this.say('connecting')
 		try {
-			this.overlay ??= await loadOverlay()
+			this.overlay ??= await this.warm.overlay
 		} catch (e) {
 			this.say('error', `This page could not be loaded completely (${e.message}).`)
 			return
 		}
-		this.ticker = new Worker(new URL('ticker.js', import.meta.url))
+		this.ticker = this.warm.ticker
 		this.ticker.onmessage = () => this.node?.tick()
 		this.leaving = () => this.stop(true)
 		addEventListener('pagehide', this.leaving)
@@ -143,9 +155,10 @@ export class Volunteer extends EventTarget {
 			try {
 				await this.startWorkers()
 			} catch (e) {
-				this.finish('error', `The function cannot run here: ${e.message}`, true)
+				this.finish('error', `The function cannot run here: ${e.message}`)
 				return
 			}
+			if (this.over) return
 		}
 		this.node.linkUp(LINK.socket)
 		this.node.setWorkers(this.paused ? 0 : this.cores)
@@ -251,7 +264,8 @@ export class Volunteer extends EventTarget {
 	}
 
 	addWorker() {
-		const worker = new Worker(new URL('worker.js', import.meta.url), { type: 'module' })
+		const worker = this.warm.worker ?? new Worker(new URL('worker.js', import.meta.url), { type: 'module' })
+		this.warm.worker = undefined
 		const w = { worker, value: undefined }
 		this.workers.push(w)
 		return new Promise((resolve, reject) => {
@@ -339,6 +353,7 @@ export class Volunteer extends EventTarget {
 		this.channels.clear()
 		for (const w of this.workers) w.worker.terminate()
 		this.ticker?.terminate()
+		this.warm.worker?.terminate()
 		this.node = null
 		this.say(state, detail)
 	}
