@@ -4,6 +4,7 @@
 Used by the tests beside it and by bench/guest. Waiting is always for an event or a
 state of the kernel, with a time limit; nothing here sleeps to be on time."""
 import atexit
+import itertools
 import json
 import os
 import pathlib
@@ -31,15 +32,14 @@ class Timeout(Exception):
 class Shim:
     """One shim and the folders of one incarnation."""
 
-    count = 0
+    numbers = itertools.count(1)  # next() is atomic: tests run in threads
     alive = []
 
     def __init__(self, base=None, job=None, epoch=1):
-        Shim.count += 1
         self.own_base = base is None
         self.base = pathlib.Path(base or tempfile.mkdtemp(prefix="reclaim-job-"))
         self.base.chmod(0o755)
-        self.job = job or f"job-{os.getpid()}{Shim.count}"
+        self.job = job or f"job-{os.getpid()}{next(Shim.numbers)}"
         self.epoch = epoch
         self.dir = self.base / "jobs" / self.job / str(epoch)
         self.dir.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,9 @@ class Shim:
 
     def notice(self, window_s, at=None):
         self.deadline = (at or time.monotonic()) + window_s
-        self.must("notice", notice_id="n1", reason="owner", deadline_ns=str(boot_ns() + int(window_s * NS)),
+        deadline_ns = boot_ns() + int(window_s * NS)
+        self.deadline_boot = deadline_ns / NS
+        self.must("notice", notice_id="n1", reason="owner", deadline_ns=str(deadline_ns),
                   window_ns=str(int(window_s * NS)))
 
     def exited(self, timeout=30):
