@@ -173,6 +173,11 @@ int engine_load(struct engine *e, const char *job, json_t *record, uint64_t revi
 	}
 	j->revision = revision;
 	e->order = MAX(e->order, j->order);
+	/* It had left, and its image was on the way: whoever has it says so at its hello. */
+	if (!j->alive && j->state == REST_JOB_MOVING) {
+		j->move_pending = true;
+		j->notice_deadline_ns = e->opened_ns + e->config.lease_ms * NS_PER_MS;
+	}
 	/* Nobody knows when the last lease was given: the whole of one must pass. */
 	if (j->alive)
 		j->lease_until_ns = e->opened_ns +

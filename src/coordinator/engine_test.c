@@ -451,6 +451,43 @@ static void test_a_restarted_coordinator_waits_a_lease_or_adopts(void **state)
 	assert_true(last("n1", CONTROL_LEASE)->lease.leases[0].remaining_ms > 0);
 }
 
+static void restart(void)
+{
+	struct diag diag = DIAG_INIT;
+	engine_close(w.e);
+	assert_int_equal(engine_open(&config, &ops, NULL, w.now, &w.e), 0);
+	assert_int_equal(engine_load(w.e, "j1", json_object_get(w.records, "j1"),
+				     (uint64_t)json_integer_value(json_object_get(w.revisions, "j1")), &diag),
+			 0);
+	drop_sent();
+}
+
+/* The coordinator dies between the end of an incarnation and the record of its last image. */
+static void test_a_restart_in_mid_move_goes_on(void **state)
+{
+	for (int arrives = 0; arrives < 2; arrives++) {
+		node_up("n1", "");
+		submit("j1", "ann");
+		node_up("n2", "");
+		running("n1", "j1", 1);
+		notice("n1", "j1", 1, 10000);
+		saved("n1", "j1", 1, 1, IMG_A, true);
+		ended("n1", "j1", 1, "reclaimed", 0);
+		assert_int_equal(job("j1").state, REST_JOB_MOVING);
+		restart();
+		node_up("n2", arrives ? ",\"images\":[{\"job\":\"j1\",\"epoch\":\"1\",\"seq\":\"1\",\"image\":\""
+					IMG_A "\",\"bytes\":\"5\"}]" : "");
+		pass(arrives ? 100 : 4000);
+		struct control_message *start = last("n2", CONTROL_START);
+		assert_non_null(start);
+		assert_int_equal(start->start.epoch, 2);
+		if (arrives)
+			assert_string_equal(start->start.image, IMG_A);
+		teardown(NULL);
+		setup(NULL);
+	}
+}
+
 static void test_reclaims_are_no_failures(void **state)
 {
 	node_up("n1", "");
@@ -603,6 +640,7 @@ int main(void)
 		TEST(test_an_old_epoch_commits_nothing),
 		TEST(test_no_next_epoch_before_the_lease_is_over),
 		TEST(test_a_restarted_coordinator_waits_a_lease_or_adopts),
+		TEST(test_a_restart_in_mid_move_goes_on),
 		TEST(test_reclaims_are_no_failures),
 		TEST(test_a_failed_start_goes_elsewhere),
 		TEST(test_the_user_who_had_least_goes_first),
