@@ -9,6 +9,7 @@ extern const struct command cli_owner_commands[]; /* lend, back, pause, resume, 
 extern const struct command cli_guest_tools_commands[]; /* doctor, ack */
 extern const struct command cli_guest_commands[]; /* run, submit, ps, show, logs, wait, ... */
 extern const struct command cli_edge_commands[];  /* edge show, edge who, edge probe, edge remove */
+extern const struct command cli_streams_commands[]; /* streams, streams move */
 extern const struct command cli_image_commands[]; /* image ls, show, verify, prune */
 extern const struct command cli_lab_commands[];   /* lab run, lab shell, lab do, lab clean */
 extern const struct command cli_admin_commands[]; /* enrol, token, nodes, why, admin ... */

@@ -18,6 +18,7 @@ static const struct command *const groups[] = {
 	cli_volunteer_commands,
 	cli_edge_commands,
 	cli_image_commands,
+	cli_streams_commands,
 };
 
 int main(int argc, char **argv)

@@ -13,7 +13,7 @@
 #include "base/cleanup.h"
 #include "base/parse.h"
 
-int address_parse(const char *text, struct address *ret)
+int stream_address_parse(const char *text, struct address *ret)
 {
 	char host[64];
 	uint64_t port;
@@ -60,7 +60,7 @@ int address_parse(const char *text, struct address *ret)
 	return 0;
 }
 
-int address_format(int fd, char *buf, size_t cap)
+int stream_address_format(int fd, char *buf, size_t cap)
 {
 	struct sockaddr_storage sa = { 0 };
 	socklen_t len = sizeof(sa);
@@ -85,7 +85,7 @@ int address_format(int fd, char *buf, size_t cap)
 	return n > 0 && (size_t)n < cap ? 0 : -ENAMETOOLONG;
 }
 
-int address_listen(const struct address *a, int *ret_fd)
+int stream_address_listen(const struct address *a, int *ret_fd)
 {
 	int on = 1;
 	CLEANUP_FD int fd =
@@ -103,7 +103,7 @@ int address_listen(const struct address *a, int *ret_fd)
 	return 0;
 }
 
-int address_connect(const struct address *a, int *ret_fd)
+int stream_address_connect(const struct address *a, int *ret_fd)
 {
 	CLEANUP_FD int fd =
 		socket(a->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

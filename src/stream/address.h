@@ -13,12 +13,12 @@ struct address {
 	bool local; /* a Unix socket */
 };
 
-int address_parse(const char *text, struct address *ret);
+int stream_address_parse(const char *text, struct address *ret);
 /* The bound address of a listening socket in the same form. */
-int address_format(int fd, char *buf, size_t cap);
+int stream_address_format(int fd, char *buf, size_t cap);
 /* Non-blocking, close-on-exec. Listening: backlog > 0. */
-int address_listen(const struct address *a, int *ret_fd);
+int stream_address_listen(const struct address *a, int *ret_fd);
 /* Begins to connect; 0 or -EINPROGRESS. */
-int address_connect(const struct address *a, int *ret_fd);
+int stream_address_connect(const struct address *a, int *ret_fd);
 
 #endif

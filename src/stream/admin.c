@@ -74,13 +74,13 @@ static int ask(const char *registry, const char *token, const struct registry_fr
 	struct registry_frame hello = { .op = REGISTRY_HELLO };
 	CLEANUP_FD int fd = -1;
 	struct address a;
-	int r = address_parse(registry, &a);
+	int r = stream_address_parse(registry, &a);
 
 	if (strlen(token) > REGISTRY_TOKEN_MAX)
 		return -EINVAL;
 	strcpy(hello.token, token);
 	if (r == 0)
-		r = address_connect(&a, &fd);
+		r = stream_address_connect(&a, &fd);
 	if (r == -EINPROGRESS)
 		r = wait_for(fd, POLLOUT, deadline);
 	if (r == 0)

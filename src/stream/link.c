@@ -136,9 +136,9 @@ struct link *link_connect(struct reclaim_node *n, const char *locator, uint64_t 
 	TAILQ_FOREACH(l, &n->links, entry)
 		if (!l->incoming && !l->dead && !strcmp(l->locator, locator))
 			return l;
-	if (n->links_count >= LINKS_MAX || address_parse(locator, &a) < 0)
+	if (n->links_count >= LINKS_MAX || stream_address_parse(locator, &a) < 0)
 		return NULL;
-	int r = address_connect(&a, &fd);
+	int r = stream_address_connect(&a, &fd);
 	if (r < 0 && r != -EINPROGRESS)
 		return NULL;
 	set_options(fd, n->reg.ttl_ns);
@@ -669,7 +669,10 @@ static int parse(struct link *l)
 		const uint8_t *p = l->block->data + l->rd;
 		struct stream_frame f;
 		uint32_t payload = 0;
-		int used = stream_frame_decode(p, l->wr - l->rd, &f, &payload);
+		/* What is no good RUN goes the long way, and is refused there. */
+		int used = stream_run_decode(p, l->wr - l->rd, &f, &payload) ?
+				   STREAM_RUN_HEAD :
+				   stream_frame_decode(p, l->wr - l->rd, &f, &payload);
 
 		if (used < 0)
 			return used;

@@ -339,12 +339,12 @@ static int start_listening(struct reclaim_node *n)
 	const char *text = n->options.listen ? n->options.listen : "127.0.0.1:0";
 	char bound[STREAM_LOCATOR_MAX + 1];
 	struct address a;
-	int r = address_parse(text, &a);
+	int r = stream_address_parse(text, &a);
 
 	if (r == 0)
-		r = address_listen(&a, &n->listener.fd);
+		r = stream_address_listen(&a, &n->listener.fd);
 	if (r == 0)
-		r = address_format(n->listener.fd, bound, sizeof(bound));
+		r = stream_address_format(n->listener.fd, bound, sizeof(bound));
 	if (r < 0)
 		return r;
 	if (n->options.advertise) {

@@ -140,11 +140,11 @@ void reg_start(struct reclaim_node *n)
 	struct address a;
 
 	r->source = SOURCE_REGISTRY;
-	if (address_parse(n->registry_address, &a) < 0) {
+	if (stream_address_parse(n->registry_address, &a) < 0) {
 		r->error = -EINVAL;
 		return;
 	}
-	int rc = address_connect(&a, &r->fd);
+	int rc = stream_address_connect(&a, &r->fd);
 	if (rc < 0 && rc != -EINPROGRESS) {
 		r->fd = -1;
 		r->retry_ns = n->now_ns + RETRY_MS * NS_PER_MS;

@@ -94,16 +94,16 @@ int registry_server_open(const struct registry_server_options *options,
 	if (!ro.terms.ttl_ns)
 		ro.terms = (struct register_terms){ 5 * NS_PER_S, 20 * NS_PER_MS, 200 };
 	s->frame = malloc(REGISTRY_FRAME_MAX + 64);
-	r = s->frame ? address_parse(options->listen, &a) : -ENOMEM;
+	r = s->frame ? stream_address_parse(options->listen, &a) : -ENOMEM;
 	if (r == 0)
-		r = address_listen(&a, &s->listen_fd);
+		r = stream_address_listen(&a, &s->listen_fd);
 	if (r == 0 && options->dir)
 		r = registry_file_store(options->dir, &s->store);
 	ro.store = s->store;
 	if (r == 0)
 		r = registry_new(&ro, clock_boot_ns(), &s->registry);
 	if (r == 0)
-		r = address_format(s->listen_fd, text, sizeof(text));
+		r = stream_address_format(s->listen_fd, text, sizeof(text));
 	if (r == 0) {
 		snprintf(s->address, sizeof(s->address), "%s%s", a.local ? "" : "tcp:", text);
 		s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);

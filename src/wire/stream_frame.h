@@ -136,6 +136,27 @@ static inline void stream_run_head(uint8_t *p, uint8_t cls, uint32_t handle, uin
 	store_le64(p + 24, seq);
 }
 
+/* The head of a RUN that lies whole at p, with the checks of stream_frame_decode(). */
+static inline bool stream_run_decode(const uint8_t *p, size_t len, struct stream_frame *ret,
+				     uint32_t *ret_payload)
+{
+	if (len < STREAM_RUN_HEAD || p[0] != STREAM_FRAME_RUN || p[1] >= STREAM_CLASS_COUNT || p[2] ||
+	    p[3])
+		return false;
+	uint32_t body = load_le32(p + 4), payload = body - (STREAM_RUN_HEAD - STREAM_FRAME_HEAD);
+
+	ret->type = STREAM_FRAME_RUN;
+	ret->cls = p[1];
+	ret->handle = load_le32(p + 8);
+	ret->count = load_le32(p + 12);
+	ret->epoch = load_le64(p + 16);
+	ret->seq = load_le64(p + 24);
+	*ret_payload = payload;
+	return body >= STREAM_RUN_HEAD - STREAM_FRAME_HEAD && payload <= STREAM_BODY_MAX &&
+	       ret->count > 0 && ret->seq > 0 && ret->seq < UINT64_MAX - ret->count &&
+	       (uint64_t)ret->count * STREAM_RECORD_HEAD <= payload;
+}
+
 static inline void stream_frag_head(uint8_t *p, uint8_t cls, uint32_t handle, uint64_t epoch,
 				    uint64_t seq, uint32_t total, uint32_t offset, uint32_t payload)
 {

@@ -98,6 +98,16 @@ static void test_hot_heads(void **state)
 	assert_int_equal(f.count, 1);
 	assert_int_equal(f.epoch, 7);
 	assert_int_equal(f.seq, 5);
+	struct stream_frame quick;
+	uint32_t quick_payload = 0;
+	assert_true(stream_run_decode(p, sizeof(p), &quick, &quick_payload));
+	assert_int_equal(quick_payload, 8);
+	assert_int_equal(quick.count, 1);
+	assert_int_equal(quick.seq, 5);
+	assert_int_equal(quick.handle, 2);
+	stream_run_head(p, STREAM_TOKEN, 2, 3, 7, 5, 8); /* three records do not fit 8 bytes */
+	assert_false(stream_run_decode(p, sizeof(p), &quick, &quick_payload));
+	assert_int_equal(stream_frame_decode(p, sizeof(p), &f, &payload), -EBADMSG);
 	stream_frag_head(p, STREAM_BULK, 2, 7, 5, 100, 92, 8);
 	assert_int_equal(stream_frame_decode(p, sizeof(p), &f, &payload), STREAM_FRAG_HEAD);
 	assert_int_equal(f.total, 100);
