@@ -13,6 +13,7 @@
 #define BENCH_STREAMS_BENCH_H
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -68,6 +69,18 @@ static inline void pipe_read(int fd, void *p, size_t len)
 			bench_die("pipe");
 		done += (size_t)n;
 	}
+}
+
+/* Two spinning processes on one core would measure the scheduler's slices. */
+static inline void bench_pin(const struct bench *b)
+{
+	cpu_set_t set;
+
+	if (!b->spin)
+		return;
+	CPU_ZERO(&set);
+	CPU_SET(b->server ? 1 : 0, &set);
+	(void)sched_setaffinity(0, sizeof(set), &set); /* one core: as it is */
 }
 
 static int compare_u64(const void *a, const void *b)
@@ -191,6 +204,7 @@ int main(int argc, char **argv)
 		b.server = true;
 		b.from_peer = down[0];
 		b.to_peer = up[1];
+		bench_pin(&b);
 		bench_open(&b);
 		bench_serve();
 		char c;
@@ -202,6 +216,7 @@ int main(int argc, char **argv)
 	close(up[1]);
 	b.from_peer = up[0];
 	b.to_peer = down[1];
+	bench_pin(&b);
 	bench_open(&b);
 	if (b.pingpong)
 		bench_pingpong(&b, seconds);

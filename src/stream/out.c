@@ -805,13 +805,15 @@ static void sent(struct reclaim_stream *o, unsigned flags)
 {
 	struct reclaim_node *n = o->node;
 
-	if ((flags & RECLAIM_MORE) && o->unsent < SEGMENT_MAX) {
-		n->deferred = true;
+	if (!o->link || !o->tx.attached || o->tx.frozen) {
+		/* Something is on its way that lifts this, and a program that only sends
+		 * would not see it before the helper thread looks. */
+		out_pump(o);
+		node_turn(n, 0);
 		return;
 	}
-	if (!o->link || !o->tx.attached) {
-		node_now(n);
-		out_pump(o);
+	if ((flags & RECLAIM_MORE) && o->unsent < SEGMENT_MAX) {
+		n->deferred = true;
 		return;
 	}
 	if (!o->cursor)
