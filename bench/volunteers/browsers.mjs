@@ -46,7 +46,7 @@ async function loadPages(browser, make) {
 
 async function ours() {
 	const browser = await launch()
-	const map = new Map(reclaim, [path.join(here, 'echo.js'), '--unordered', '--quiet', '0..100000000'])
+	const map = new Map(reclaim, [path.join(here, 'echo_slow.js'), '--unordered', '--quiet', '0..100000000'])
 	const url = await map.url()
 	const pages = await loadPages(browser, () => open(browser, url, { query: '?cores=1' }))
 	const took = await race(pages, (p) => p.evaluate(() => document.getElementById('go').click()), async (p) => { const s = await stats(p); return s.attached && s.done > 0 })
