@@ -355,8 +355,9 @@ static int restore_into(struct restorer *t, const char *tmp, const char *dst, st
 	if (r < 0)
 		return r;
 	POINT("image.restore.before_rename");
-	/* One flush of the file system instead of one per file. */
-	if (syncfs(t->base_fd) < 0 || rename(tmp, dst) < 0)
+	/* Not flushed: after a power cut the next incarnation restores from the image again, and a
+	 * flush would wait for whatever else the machine is writing. */
+	if (rename(tmp, dst) < 0)
 		return io_error(diag, dst);
 	return 0;
 }

@@ -101,7 +101,8 @@ int image_take(struct image_store *s, const struct image_take_params *p,
 	       struct image_info *ret_info, struct diag *diag);
 
 /* Unpacks into dst_dir, which must not exist or be empty: everything is verified and complete in
- * a temporary folder beside it before one rename. Owners are restored when we may (root), else
+ * a temporary folder beside it before one rename (against crashes of ours; it is not flushed to
+ * disk, the image is what lasts). Owners are restored when we may (root), else
  * left; a holder without the key cannot call this. ret_meta_json (malloc'd) may be NULL. */
 int image_restore(struct image_store *s, const char *job, const char *digest,
 		  const uint8_t key[IMAGE_KEY_LEN], const char *dst_dir, image_cancel *cancel,
