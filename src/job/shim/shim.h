@@ -122,6 +122,8 @@ struct shim {
 	pid_t helper_pid; /* CRIU or cuda-checkpoint, 0 = none */
 	pid_t disk_pid;   /* who looks at the disk, 0 = nobody */
 	uint64_t disk_begun_ns;
+	uint64_t disk_next_ns; /* the next regular look */
+	uint64_t disk_free_files, disk_free_bytes; /* of the file system at the last look */
 	bool stopped_by_dump;
 	int restore_out_fd; /* the guest's end of the output pipe, kept for a restore */
 	uint64_t pipe_ino;
