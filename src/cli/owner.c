@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/parse.h"
+#include "base/vec.h"
 #include "cli/commands.h"
 #include "cli/context.h"
 #include "io/unix_client.h"
@@ -27,6 +29,8 @@
 #define ANSWER_NS (2 * NS_PER_S)
 #define ANSWER_NOW_NS (300 * NS_PER_MS)
 #define AFTER_DEADLINE_NS (5 * NS_PER_S)
+/* The declared window stands in the terms, which only the agent reads. */
+#define WINDOW_UNKNOWN_NS (60 * NS_PER_S)
 
 struct owner_options {
 	const char *run;
@@ -178,6 +182,18 @@ static int print_free(const struct owner_options *o, const struct owner_status *
 	return 0;
 }
 
+static int back_without_agent(const struct owner_options *o, uint64_t window_ns);
+static int cut_without_agent(const struct owner_options *o);
+
+/* The agent died while we waited: what it began, its guests' supervisors and the kernel finish. */
+static int agent_left(const struct owner_options *o, const struct owner_status *s, uint64_t end_ns)
+{
+	uint64_t now = clock_boot_ns(), left = end_ns > now + AFTER_DEADLINE_NS ? end_ns - now - AFTER_DEADLINE_NS : 0;
+	if (s->mode == CONTROL_RECLAIM_NOW || left == 0)
+		return cut_without_agent(o);
+	return back_without_agent(o, left);
+}
+
 static int wait_free(const struct owner_options *o, struct unix_client *c, struct owner_status *s)
 {
 	uint64_t end = clock_boot_ns() + s->remaining_ms * NS_PER_MS + AFTER_DEADLINE_NS;
@@ -199,7 +215,7 @@ static int wait_free(const struct owner_options *o, struct unix_client *c, struc
 		if (r == -ETIMEDOUT)
 			continue;
 		if (r < 0)
-			return no_agent(o, r);
+			return agent_left(o, s, end);
 		struct owner_status next;
 		if (schema_decode(&owner_status_schema, in, SCHEMA_OPEN, NULL, &next, &diag) < 0)
 			continue;
@@ -245,34 +261,81 @@ static int notice_shim(const char *socket, uint64_t window_ns, const char *reaso
 	return r;
 }
 
+/* True once the guest behind this supervisor has left, by the supervisor's own proof. A socket that
+ * is gone was closed after that proof: a new agent has taken over and let go of it. */
+static bool shim_is_done(const char *socket, uint64_t *ret_pids_left)
+{
+	struct shim_command cmd = { .type = SHIM_CMD_STATUS };
+	struct shim_event ev = { .type = SHIM_EVENT_HELLO };
+	struct diag diag = DIAG_INIT;
+	int r = shim_call(socket, &cmd, ANSWER_NS, &ev.hello, &diag);
+	if (r == -ENOENT || r == -ECONNREFUSED)
+		return true;
+	if (r < 0)
+		return false;
+	bool done = ev.hello.state == SHIM_ENDED || ev.hello.state == SHIM_WAITING;
+	*ret_pids_left += done ? ev.hello.exited.pids_left : 0;
+	shim_event_done(&ev);
+	return done;
+}
+
+struct sockets VEC(char *);
+
+static int wait_shims(const struct sockets *told, uint64_t window_ns)
+{
+	uint64_t asked = clock_boot_ns(), end = asked + window_ns + AFTER_DEADLINE_NS;
+	uint64_t pids_left = 0;
+	char text[FORMAT_MAX];
+	for (size_t i = 0; i < told->count;) {
+		if (shim_is_done(told->data[i], &pids_left)) {
+			i++;
+			continue;
+		}
+		if (clock_boot_ns() >= end)
+			return cli_failf("a guest is still here %s after the deadline; 'reclaim back --now' ends it",
+					 format_duration(AFTER_DEADLINE_NS, text));
+		const struct timespec pause = { 0, 50 * 1000000L }; /* it says nothing by itself on this call */
+		(void)nanosleep(&pause, NULL);
+	}
+	if (pids_left)
+		return cli_failf("%llu guest process(es) are left", (unsigned long long)pids_left);
+	(void)printf("this machine is yours after %s: no guest process is left\n",
+		     format_duration(clock_boot_ns() - asked, text));
+	return 0;
+}
+
 /* The guests' supervisors hold the timers: each gets the notice and keeps its own deadline. */
-static int back_without_agent(const struct owner_options *o)
+static int back_without_agent(const struct owner_options *o, uint64_t window_ns)
 {
 	char dir_name[256], path[512];
-	uint64_t window = o->in ? o->in : 60 * NS_PER_S;
+	struct sockets told = VEC_INIT;
 	if (path_format(dir_name, sizeof(dir_name), "%s/shim", run_dir(o)) < 0)
 		return 1;
 	CLEANUP_DIR DIR *d = opendir(dir_name);
 	if (!d)
 		return cli_failf("no agent answers, and %s: %s", dir_name, strerror(errno));
-	unsigned told = 0, deaf = 0;
+	unsigned deaf = 0;
 	for (struct dirent *e; (e = readdir(d));) {
 		size_t len = strlen(e->d_name);
 		if (len < 6 || strcmp(e->d_name + len - 5, ".sock") != 0 ||
 		    path_format(path, sizeof(path), "%s/%s", dir_name, e->d_name) < 0)
 			continue;
-		int r = notice_shim(path, window, o->reason ? o->reason : "owner");
-		if (r == 0)
-			told++;
-		else if (r != -ECONNREFUSED)
+		int r = notice_shim(path, window_ns, o->reason ? o->reason : "owner");
+		if (r == 0 && VEC_PUSH(&told, strdup(path)) < 0)
+			deaf++;
+		else if (r < 0 && r != -ECONNREFUSED)
 			deaf++; /* a stale socket refuses; anything else may be a guest */
 	}
 	char text[FORMAT_MAX];
-	(void)printf("no agent answers; %u guest(s) were told by their supervisors and end within %s\n",
-		     told, format_duration(window, text));
+	(void)printf("no agent answers; %zu guest(s) were told by their supervisors and end within %s\n",
+		     told.count, format_duration(window_ns, text));
+	int status = o->no_wait ? 0 : wait_shims(&told, window_ns);
+	VEC_EACH(&told, t)
+		free(*t);
+	VEC_DONE(&told);
 	if (deaf)
 		return cli_failf("%u guest(s) could not be told; 'reclaim back --now' ends them", deaf);
-	return 0;
+	return status;
 }
 
 static int run_back(const void *values, int argc, const char *const *argv)
@@ -299,7 +362,8 @@ static int run_back(const void *values, int argc, const char *const *argv)
 	if (r < 0 && o->now)
 		return cut_without_agent(o);
 	if (r < 0)
-		return o->cancel ? no_agent(o, r) : back_without_agent(o);
+		return o->cancel ? no_agent(o, r)
+				 : back_without_agent(o, o->in ? o->in : WINDOW_UNKNOWN_NS);
 	int status;
 	if (s.error)
 		status = cli_failf("%s", s.error);
