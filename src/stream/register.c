@@ -25,7 +25,9 @@ int register_acquire(struct register_record *r, const struct register_terms *t, 
 {
 	if (who == 0)
 		return -EINVAL;
-	if (r->state != REGISTER_FREE && r->owner == who) {
+	/* Asked again under its lease: the same grant. After the lease it starts anew like anybody: it may
+	 * not know that it owned (a commit whose answer was lost), and has what the store has. */
+	if (r->state != REGISTER_FREE && r->owner == who && now_ns < r->lease_end_ns) {
 		r->lease_end_ns = now_ns + register_lease_ns(t);
 		*ret_recover = false;
 		return 0;
