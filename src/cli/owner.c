@@ -266,33 +266,42 @@ static int notice_shim(const char *socket, uint64_t window_ns, const char *reaso
 	return r;
 }
 
-/* True once the guest behind this supervisor has left, by the supervisor's own proof. A socket that
- * is gone was closed after that proof: a new agent has taken over and let go of it. */
-static bool shim_is_done(const char *socket, uint64_t *ret_pids_left)
+/* What a supervisor that can no longer be asked has left behind: nobody's word for anything. */
+struct unproven {
+	uint64_t pids_left;   /* by the supervisors' own count */
+	unsigned supervisors; /* gone without a word: their socket lies there, nobody listens */
+};
+
+/* True once nothing more is to be heard of the guest behind this supervisor. A socket that is gone
+ * was closed after the proof: a new agent has taken over and let go of it. */
+static bool shim_is_done(const char *socket, struct unproven *u)
 {
 	struct shim_command cmd = { .type = SHIM_CMD_STATUS };
 	struct shim_event ev = { .type = SHIM_EVENT_HELLO };
 	struct diag diag = DIAG_INIT;
 	int r = shim_call(socket, &cmd, ANSWER_NS, &ev.hello, &diag);
-	if (r == -ENOENT || r == -ECONNREFUSED)
+	if (r == -ENOENT)
 		return true;
+	if (r == -ECONNREFUSED) {
+		u->supervisors++;
+		return true;
+	}
 	if (r < 0)
 		return false;
 	bool done = ev.hello.state == SHIM_ENDED || ev.hello.state == SHIM_WAITING;
-	*ret_pids_left += done ? ev.hello.exited.pids_left : 0;
+	u->pids_left += done ? ev.hello.exited.pids_left : 0;
 	shim_event_done(&ev);
 	return done;
 }
 
 struct sockets VEC(char *);
 
-static int wait_shims(const struct sockets *told, uint64_t window_ns)
+static int wait_shims(const struct sockets *told, uint64_t window_ns, struct unproven u)
 {
 	uint64_t asked = clock_boot_ns(), end = asked + window_ns + AFTER_DEADLINE_NS;
-	uint64_t pids_left = 0;
 	char text[FORMAT_MAX];
 	for (size_t i = 0; i < told->count;) {
-		if (shim_is_done(told->data[i], &pids_left)) {
+		if (shim_is_done(told->data[i], &u)) {
 			i++;
 			continue;
 		}
@@ -302,8 +311,11 @@ static int wait_shims(const struct sockets *told, uint64_t window_ns)
 		const struct timespec pause = { 0, 50 * 1000000L }; /* it says nothing by itself on this call */
 		(void)nanosleep(&pause, NULL);
 	}
-	if (pids_left)
-		return cli_failf("%llu guest process(es) are left", (unsigned long long)pids_left);
+	if (u.pids_left)
+		return cli_failf("%llu guest process(es) are left", (unsigned long long)u.pids_left);
+	if (u.supervisors)
+		return cli_failf("%u supervisor(s) died without a word: whether their guests are gone is not "
+				 "proven; 'reclaim back --now' makes sure", u.supervisors);
 	(void)printf("this machine is yours after %s: no guest process is left\n",
 		     format_duration(clock_boot_ns() - asked, text));
 	return 0;
@@ -321,6 +333,7 @@ static int back_without_agent(const struct owner_options *o, uint64_t window_ns)
 	if (!d)
 		return cli_failf("no agent answers, and %s: %s", dir_name, strerror(errno));
 	unsigned deaf = 0;
+	struct unproven unproven = { 0 };
 	for (struct dirent *e; (e = readdir(d));) {
 		size_t len = strlen(e->d_name);
 		if (len < 6 || strcmp(e->d_name + len - 5, ".sock") != 0 ||
@@ -329,13 +342,15 @@ static int back_without_agent(const struct owner_options *o, uint64_t window_ns)
 		int r = notice_shim(path, window_ns, o->reason ? o->reason : "owner");
 		if (r == 0 && VEC_PUSH(&told, strdup(path)) < 0)
 			deaf++;
-		else if (r < 0 && r != -ECONNREFUSED)
-			deaf++; /* a stale socket refuses; anything else may be a guest */
+		else if (r == -ECONNREFUSED)
+			unproven.supervisors++;
+		else if (r < 0)
+			deaf++;
 	}
 	char text[FORMAT_MAX];
 	(void)printf("no agent answers; %zu guest(s) were told by their supervisors and end within %s\n",
 		     told.count, format_duration(window_ns, text));
-	int status = o->no_wait ? 0 : wait_shims(&told, window_ns);
+	int status = o->no_wait ? 0 : wait_shims(&told, window_ns, unproven);
 	VEC_EACH(&told, t)
 		free(*t);
 	VEC_DONE(&told);
