@@ -54,7 +54,6 @@
 #include "wire/owner.h"
 
 #define AGENT_GUESTS_MAX CONTROL_JOBS_MAX
-#define AGENT_SHUTDOWN_NS (5 * NS_PER_S)
 
 struct agent;
 
@@ -90,11 +89,9 @@ struct guest_move {
 	bool known;                     /* the coordinator answered: `to`, or no destination */
 	bool stage;                     /* ahead of a reclaim */
 	bool hold_only;
-	bool standby;                   /* by our own standby ticket */
 	uint64_t floor_bps;
 	char image[IMAGE_DIGEST_HEX + 1]; /* being sent, or last sent */
 	bool done;                      /* the peer has `image` whole */
-	char *reason;
 };
 
 struct guest {
@@ -108,14 +105,11 @@ struct guest {
 	struct job_spec spec;
 	uint8_t key[IMAGE_KEY_LEN];
 	unsigned slot_index;          /* into terms.slots, of the first slot */
-	unsigned slots_mask_count;
 	char dir[PATH_MAX];           /* jobs/<job>/<epoch> */
 
 	struct shim_client *shim;
-	bool shim_ready;
 	char socket[108];
 	uint64_t guest_pid;
-	char cgroup[256];
 	char rung[CONTROL_NAME_MAX + 1];
 	char driver[CONTROL_NAME_MAX + 1];
 	int driver_kind;              /* enum job_driver, as chosen by the shim */
@@ -168,10 +162,6 @@ struct guest {
 };
 
 /* ---- the owner ---- */
-
-struct owner_waiter {
-	struct unix_conn *conn;
-};
 
 struct owner {
 	enum control_owner_state state;

@@ -33,7 +33,7 @@ struct guest_take {
 	char src[PATH_MAX];
 	char *meta;
 	image_cancel cancel;
-	uint64_t commit_seq, output_offset, ran_ns, began_ns, took_ns;
+	uint64_t output_offset, ran_ns, began_ns, took_ns;
 	bool final, dump;
 	struct image_info info;
 	struct diag diag;
@@ -152,7 +152,6 @@ static int take_begin(struct guest *g, const char *folder, const char *name, uin
 	t->store = g->agent->images;
 	(void)snprintf(t->job, sizeof(t->job), "%s", g->job);
 	(void)snprintf(t->previous, sizeof(t->previous), "%s", g->image.digest);
-	t->commit_seq = seq;
 	t->dump = seq == 0;
 	/* Output before the folder began to change is surely before the commit. */
 	t->output_offset = g->activity ? g->activity_offset : output_size(g);

@@ -296,11 +296,8 @@ void guest_move_set(struct guest *g, const struct control_move *move)
 		m->done = false;
 	peer_copy(&m->to, &move->to);
 	m->known = true;
-	m->standby = false;
 	m->hold_only = move->hold_only;
 	m->floor_bps = move->floor_bps;
-	free(m->reason);
-	m->reason = move->reason ? strdup(move->reason) : NULL;
 	loop_timer_stop(&g->standby_timer);
 	POINT("agent.move.known");
 	if (m->sender && same) {
@@ -356,7 +353,6 @@ void guest_move_done(struct guest *g)
 	floor_update(g->agent);
 	peer_done(&g->move.to);
 	peer_done(&g->stage.to);
-	free(g->move.reason);
 	control_done(&g->standby);
 }
 
@@ -395,7 +391,6 @@ static void on_standby(void *user)
 	size_t i = g->holder++ % s->peers_count;
 	peer_copy(&m->to, &s->peers[i]);
 	m->known = true;
-	m->standby = true;
 	m->floor_bps = standby_floor(g);
 	log_info("job %s: no coordinator; its image goes to %s by standby ticket", g->job, m->to.node);
 	POINT("agent.move.standby");

@@ -33,7 +33,6 @@ static void on_ready(struct guest *g, const struct shim_ready *r)
 	g->driver_kind = r->driver;
 	(void)snprintf(g->rung, sizeof(g->rung), "%s", r->rung ? r->rung : "");
 	(void)snprintf(g->driver, sizeof(g->driver), "%s", job_driver_names[r->driver]);
-	g->shim_ready = true;
 	POINT("agent.launch.ready");
 	if (r->netns && g->agent->edge && agent_edge_attach(g, &diag) < 0) {
 		char why[DIAG_WHERE_MAX + DIAG_WHAT_MAX + 4];
@@ -122,8 +121,6 @@ static void on_hello(struct guest *g, const struct shim_hello *h)
 	g->acked = h->acked;
 	if (h->rung)
 		(void)snprintf(g->rung, sizeof(g->rung), "%s", h->rung);
-	if (h->cgroup)
-		(void)snprintf(g->cgroup, sizeof(g->cgroup), "%s", h->cgroup);
 	if (h->state >= SHIM_READY) {
 		g->driver_kind = h->driver;
 		(void)snprintf(g->driver, sizeof(g->driver), "%s", job_driver_names[h->driver]);

@@ -168,7 +168,6 @@ void ejob_ended(struct engine *e, struct ejob *j, enum control_end end, int stat
 		return;
 	j->alive = false;
 	j->end_unconfirmed = true;
-	j->told_start = false;
 	j->ran_ms += j->inc_ran_ms;
 	euser_charge(e, j->user, (double)j->inc_ran_ms / 1e3 * (double)MAX(j->slots_count, (size_t)1),
 		     now_ns);
@@ -284,7 +283,6 @@ static void hello_jobs(struct engine *e, struct enode *n, uint64_t now_ns)
 		bool ended = h->jobs[i].state == CONTROL_JOB_ENDED;
 		if (j && j->alive && !rest_job_state_is_final(j->state)) {
 			job_report(e, j, &h->jobs[i], now_ns);
-			j->told_start = true;
 			ejob_tell_durable(e, j);
 		} else if (!ended || !j || !j->move_pending) {
 			/* Not ours any more: over, or given to another machine since. */

@@ -53,7 +53,6 @@ struct ejob {
 	size_t slots_count;
 	bool alive;                /* it may still run: not said to have ended, lease not over */
 	uint64_t lease_until_ns;   /* grantor's end of the lease, margin included */
-	bool told_start;           /* START was sent on this connection */
 	uint64_t start_cursor;     /* log position that its image began from */
 	uint64_t failures, reclaims, restarts;
 	int exit_status;

@@ -495,7 +495,6 @@ static bool start_job(struct engine *e, struct ejob *j, struct enode *n, const u
 		return false;
 	}
 	j->lease_until_ns = now_ns + (e->config.lease_ms + e->config.lease_margin_ms) * NS_PER_MS;
-	j->told_start = true;
 	j->from = im && im == &j->saved ? from : (struct ejob_image){ 0 };
 	j->saved = (struct ejob_image){ 0 };
 	j->saved_final = false;

@@ -451,6 +451,4 @@ int control_decode(json_t *in, struct control_message *ret, struct diag *diag);
 json_t *control_encode(const struct control_message *m);
 void control_done(struct control_message *m);
 
-/* The owner's and the people's view of an incarnation's states, in one drawing each: docs. */
-
 #endif
