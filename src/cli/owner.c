@@ -434,7 +434,8 @@ const struct command cli_owner_commands[] = {
 	COMMAND("back", back_options, run_back, "take this machine back",
 		.detail = "Guests are told, save, and move away; at the end of the window whatever is left is\n"
 			  "killed. Waits until the machine is free, and says how that was proven. Works with\n"
-			  "the coordinator and the network down; with --now also with the agent dead."),
+			  "the coordinator and the network down. With the agent dead the guests' supervisors\n"
+			  "keep the window (60 s, or --in), and --now runs reclaim-cut."),
 	COMMAND("pause", plain_options, run_pause,
 		"place nothing new here, until 'resume'; survives every restart"),
 	COMMAND("resume", plain_options, run_resume, "end a pause"),
