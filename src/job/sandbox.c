@@ -14,12 +14,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <limits.h>
 #include <linux/capability.h>
 #include <poll.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/prctl.h>
@@ -417,6 +419,25 @@ static int child_chdir(const struct sandbox_config *c, struct diag *diag)
 	return 0;
 }
 
+/* execvp() says EACCES when a folder of the path may not be searched, though the program is nowhere. */
+static bool on_path(const char *name)
+{
+	const char *path = getenv("PATH");
+	char file[PATH_MAX];
+	struct stat st;
+
+	if (strchr(name, '/'))
+		return true;
+	for (const char *p = path ? path : ""; *p;) {
+		size_t len = strcspn(p, ":");
+
+		if (path_format(file, sizeof(file), "%.*s/%s", (int)len, p, name) == 0 && stat(file, &st) == 0)
+			return true;
+		p += len + (p[len] == ':');
+	}
+	return false;
+}
+
 static _Noreturn void child_main(const struct sandbox_config *c, int ctl)
 {
 	struct diag diag = DIAG_INIT;
@@ -455,7 +476,7 @@ static _Noreturn void child_main(const struct sandbox_config *c, int ctl)
 		environ = (char **)c->envp;
 		(void)umask(022);
 		(void)execvp(c->argv[0], c->argv);
-		r = -errno;
+		r = errno == EACCES && !on_path(c->argv[0]) ? -ENOENT : -errno;
 		/* The guest's own program: that is the job's failure, told as a shell would. */
 		if (!sandbox_has_mounts(c)) {
 			(void)dprintf(2, "reclaim: %s: %s\n", c->argv[0], strerror(-r));
