@@ -82,7 +82,9 @@ struct reclaim_node_options {
 	uint64_t window;         /* receive window in bytes per stream; 0: by class */
 	uint32_t freeze_ms;      /* how long a handover may stay frozen; 0: 2000 */
 	uint32_t open_timeout_ms; /* for the name to be granted; 0: forever */
-	const void *image;       /* from reclaim_checkpoint(), or NULL */
+	/* From reclaim_checkpoint(), or NULL: the newest that was saved with the state this
+	 * owner starts from. All that it covers counts as stable from here on. */
+	const void *image;
 	size_t image_len;
 	const struct reclaim_region *regions;
 	size_t regions_count;

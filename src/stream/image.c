@@ -150,6 +150,19 @@ static bool get_name(struct bytes_in *in, char ret[STREAM_NAME_MAX + 1])
 	return p && stream_name_valid(ret);
 }
 
+/* What an owner starts from is what survives: all that it covers is stable, and says so to
+ * senders whose ack was lost with the owner before. */
+int image_restore(struct reclaim_node *n, const void *image, size_t len)
+{
+	int r = image_read(n, image, len);
+
+	if (r < 0)
+		return r;
+	VEC_EACH(&n->ins, p)
+		receiver_set_stable(&(*p)->rx, (*p)->rx.cur);
+	return 0;
+}
+
 int image_read(struct reclaim_node *n, const void *image, size_t len)
 {
 	struct bytes_in in = { .data = image, .len = len };

@@ -557,7 +557,7 @@ int reclaim_node_open(const struct reclaim_node_options *options, struct reclaim
 	n->timer_ns = n->now_ns;
 	owner_init(&n->owner, n->instance, n->options.standby);
 	if (n->options.image && n->options.image_len)
-		r = image_read(n, n->options.image, n->options.image_len);
+		r = image_restore(n, n->options.image, n->options.image_len);
 	if (r == 0) {
 		reg_start(n);
 		r = wait_joined(n);

@@ -523,6 +523,7 @@ void move_first_message(struct reclaim_node *n);
 /* image.c */
 int image_write(struct reclaim_node *n, struct strbuf *b);
 int image_read(struct reclaim_node *n, const void *image, size_t len);
+int image_restore(struct reclaim_node *n, const void *image, size_t len);
 int image_write_cursors(struct reclaim_node *n, struct strbuf *b);
 
 /* group.c */

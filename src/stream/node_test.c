@@ -298,6 +298,34 @@ static void test_takeover_from_image(void **state)
 	reclaim_node_close(stage);
 }
 
+/* A stage ends right after its image was stored: whether the sender still heard of it or not,
+ * the next owner has that image, and the sender need keep nothing for it. */
+static void test_restored_is_stable(void **state)
+{
+	struct fixture *f = *state;
+	struct reclaim_node_options c = options(f, "client"), o = options(f, "stage");
+	struct reclaim_node *client = open_node(&c), *stage = open_node(&o);
+	struct reclaim_stream *s;
+	uint64_t id;
+	void *image;
+	size_t len;
+
+	assert_int_equal(reclaim_stream_open(client, "stage", RECLAIM_ACTIVATION, NULL, &s), 0);
+	for (uint64_t i = 1; i <= 10; i++)
+		assert_int_equal(reclaim_send(s, &i, 8, 0, 1000), 0);
+	for (uint64_t i = 1; i <= 10; i++)
+		expect_data(stage, i, &i, 8);
+	assert_int_equal(reclaim_checkpoint(stage, &id, &image, &len), 0);
+	reclaim_node_close(stage); /* reclaim_durable() was never reached */
+	o.image = image;
+	o.image_len = len;
+	stage = open_node(&o);
+	assert_int_equal(reclaim_drain(s, true, 5000), 0);
+	free(image);
+	reclaim_node_close(client);
+	reclaim_node_close(stage);
+}
+
 static void test_store_restart(void **state)
 {
 	struct fixture *f = *state;
@@ -340,6 +368,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_wrong_job_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_planned_moves, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_takeover_from_image, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_restored_is_stable, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_store_restart, setup, teardown),
 	};
 

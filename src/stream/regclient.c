@@ -361,7 +361,7 @@ static void on_join(struct reclaim_node *n, const struct registry_frame *f,
 		VEC_EACH(&n->ins, p) /* from a handover that was called off */
 			receiver_init(&(*p)->rx, in_window(n, (*p)->cls));
 	if (f->body_len && !n->options.image)
-		(void)image_read(n, f->body, f->body_len); /* else: senders tell where to begin */
+		(void)image_restore(n, f->body, f->body_len); /* else: senders tell where to begin */
 	node_act(n, owner_on_grant(&n->owner, f->epoch, q->asked_ns, n->reg.ttl_ns, n->now_ns));
 	n->reg.renew_asked_ns = 0;
 	node_soon(n, n->now_ns);

@@ -134,14 +134,27 @@ static void save_state(struct sink *k, struct reclaim_node *n, uint64_t count)
 	(void)reclaim_durable(n, id);
 }
 
+/* What a receiver computes: here, the last number it was given. */
+struct state {
+	uint64_t count;
+	uint64_t unsaved; /* messages since the last save; a state that came by a move is unsaved */
+};
+
 static int save_count(void *arg, struct reclaim_sink *sink)
 {
-	return reclaim_sink_write(sink, arg, sizeof(uint64_t));
+	struct state *s = arg;
+
+	return reclaim_sink_write(sink, &s->count, sizeof(s->count));
 }
 
 static int load_count(void *arg, const void *bytes, size_t len)
 {
-	memcpy(arg, bytes, MIN(len, sizeof(uint64_t)));
+	struct state *s = arg;
+
+	if (len != sizeof(s->count))
+		return -EINVAL;
+	memcpy(&s->count, bytes, len);
+	s->unsaved++;
 	return 0;
 }
 
@@ -162,7 +175,7 @@ static bool sink_life(int i, bool standby)
 	struct sink *k = &shared->sinks[i];
 	struct slot *s = &k->slots[k->current];
 	char name[32];
-	uint64_t count = standby ? 0 : s->count, unsaved = 0;
+	struct state st = { .count = standby ? 0 : s->count };
 	struct reclaim_msg got[MANY];
 	struct sigaction sa = { .sa_handler = on_term };
 
@@ -172,7 +185,7 @@ static bool sink_life(int i, bool standby)
 	struct reclaim_node_options o = { .size = sizeof(o), .name = name, .registry = address,
 					  .token = "tok", .level = 1, .standby = standby,
 					  .no_takeover = true, .plain = true, .save = save_count,
-					  .load = load_count, .arg = &count, .window = 1 << 20,
+					  .load = load_count, .arg = &st, .window = 1 << 20,
 					  .image = standby || !s->len ? NULL : s->image,
 					  .image_len = standby ? 0 : s->len, .open_timeout_ms = 20000 };
 	opened = 0;
@@ -199,20 +212,20 @@ static bool sink_life(int i, bool standby)
 			if (got[j].kind != RECLAIM_DATA)
 				continue;
 			memcpy(&v, got[j].data, 8);
-			note(v, count + 1);
+			note(v, st.count + 1);
 			if (v != got[j].seq || got[j].len != SIZE)
 				__atomic_fetch_add(&shared->wrong, 1, __ATOMIC_RELAXED);
-			count = v;
-			unsaved++;
+			st.count = v;
+			st.unsaved++;
 		}
 		k->delivered += (uint64_t)n;
-		if (unsaved >= SAVE_EVERY || (unsaved && n == 0)) {
-			save_state(k, sink_node, count);
-			unsaved = 0;
+		if (st.unsaved >= SAVE_EVERY || (st.unsaved && n == 0)) {
+			save_state(k, sink_node, st.count);
+			st.unsaved = 0;
 		}
 	}
 	if (leaving && reclaim_node_state(sink_node) == RECLAIM_STATE_OWNER)
-		save_state(k, sink_node, count);
+		save_state(k, sink_node, st.count);
 	struct rusage u;
 	getrusage(RUSAGE_SELF, &u);
 	if ((uint64_t)u.ru_maxrss > k->peak_kib)
