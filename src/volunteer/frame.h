@@ -62,7 +62,8 @@ struct frame {
 
 	uint64_t value;              /* LEND RESULT CANCEL BOUNCE */
 	uint32_t total, offset;      /* LEND RESULT: bytes of the whole and where this part starts */
-	uint32_t ms;                 /* LEND: remaining time; RESULT: computing took, both 0 = unknown */
+	uint32_t ms;                 /* LEND: a life sign is wanted so often; RESULT: computing took;
+				      * 0 = unknown */
 	const uint8_t *bytes;        /* LEND RESULT SIGNAL; borrowed */
 	size_t len;
 

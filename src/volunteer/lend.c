@@ -2,8 +2,9 @@
 /*
  * See lend.h. Values live in a ring of `window` entries; what wants to be lent
  * stands in one of two queues (`again` before `open`), and volunteers with
- * room stand in `ready`, so that each loan costs the same however many
- * volunteers there are. Deadlines are looked at by lend_tick() only.
+ * room stand in `ready`; each volunteer knows what it holds and when the first
+ * of it can be late. So a loan costs the same however many volunteers and values
+ * there are. Deadlines are looked at by lend_tick() only.
  *
  * Results and everything else from volunteers are outside input: ids are
  * looked up, never trusted.
@@ -25,7 +26,8 @@ void lend_defaults(struct lend_config *ret)
 {
 	*ret = (struct lend_config){
 		.ordered = true, .quorum = 1, .window = 65536,
-		.stall_ms_min = 2000, .stall_ms_max = 60000, .silent_ms = 3000,
+		.stall_ms_min = 2000, .stall_ms_max = 60000, .life_ms = 1000, .signs_per_s = 2000,
+		.silent_ms = 3000,
 		.horizon_ms = 1000, .errors_max = 3, .losses_max = 8,
 	};
 }
@@ -33,7 +35,7 @@ void lend_defaults(struct lend_config *ret)
 int lend_new(const struct lend_config *config, struct lend **ret)
 {
 	if (config->quorum < 1 || config->quorum > LEND_QUORUM_MAX || config->window < 1 ||
-	    config->errors_max < 1 || config->losses_max < 1)
+	    config->errors_max < 1 || config->losses_max < 1 || config->signs_per_s < 1)
 		return -EINVAL;
 	struct lend *l = calloc(1, sizeof(*l));
 	if (!l)
@@ -66,8 +68,10 @@ void lend_free(struct lend *l)
 	for (uint64_t id = l->base; l->ring && id < l->put; id++)
 		value_done(&l->ring[id % l->config.window]);
 	free(l->ring);
-	VEC_EACH(&l->all, w)
+	VEC_EACH(&l->all, w) {
+		VEC_DONE(&(*w)->out);
 		free(*w);
+	}
 	VEC_DONE(&l->all);
 	map_free(l->volunteers);
 	VEC_DONE(&l->open);
@@ -112,7 +116,8 @@ void lend_queue(struct lend *l, uint64_t id, bool first)
 	if (!v || v->queued || lend_wanted(l, v) == 0)
 		return;
 	int r = first ? VEC_PUSH(&l->again, id) : VEC_PUSH(&l->open, id);
-	v->queued = r == 0; /* without memory, lend_tick() queues it later */
+	v->queued = r == 0;
+	l->unqueued |= r < 0; /* lend_tick() queues it later */
 }
 
 size_t lend_room(const struct lend *l)
@@ -223,10 +228,15 @@ void lend_demand(struct lend *l, uint64_t volunteer, uint32_t credit, uint32_t w
 	lend_mark_ready(l, w);
 }
 
-bool lend_holds_any(const struct lend *l, uint64_t volunteer)
+static uint64_t silence_ms(const struct lend *l, const struct volunteer *w)
+{
+	return MAX(l->config.silent_ms, UINT64_C(3) * w->life_ms);
+}
+
+bool lend_silent(const struct lend *l, uint64_t volunteer, uint64_t now_ms)
 {
 	const struct volunteer *w = lend_volunteer(l, volunteer);
-	return w && w->loans > 0;
+	return w && w->present && w->out.count > 0 && now_ms >= w->heard_ms + silence_ms(l, w);
 }
 
 void lend_reachable(struct lend *l, uint64_t volunteer, bool reachable)
@@ -238,14 +248,23 @@ void lend_reachable(struct lend *l, uint64_t volunteer, bool reachable)
 	lend_mark_ready(l, w);
 }
 
-void lend_loan_end(struct lend *l, struct value *v, struct loan *loan, enum loan_state state)
+void lend_loan_end(struct lend *l, uint64_t id, struct value *v, struct loan *loan,
+		   enum loan_state state)
 {
 	bool was_out = loan->state == LOAN_ACTIVE || loan->state == LOAN_LATE;
 	if (loan->state == LOAN_ACTIVE && --v->active == 0)
 		l->stats.in_flight--;
 	loan->state = state;
 	struct volunteer *w = lend_volunteer(l, loan->volunteer);
-	if (was_out && state != LOAN_LATE && w && w->loans > 0) {
+	if (!was_out || state == LOAN_LATE || !w)
+		return;
+	for (size_t i = 0; i < w->out.count; i++) {
+		if (w->out.data[i] == id) {
+			VEC_REMOVE(&w->out, i);
+			break;
+		}
+	}
+	if (w->loans > 0) {
 		w->loans--;
 		lend_mark_ready(l, w);
 	}
@@ -257,7 +276,7 @@ static void loan_lost(struct lend *l, uint64_t id, struct value *v, struct loan 
 	if (loan->state != LOAN_ACTIVE && loan->state != LOAN_LATE)
 		return;
 	bool counted_on = loan->state == LOAN_ACTIVE;
-	lend_loan_end(l, v, loan, LOAN_LOST);
+	lend_loan_end(l, id, v, loan, LOAN_LOST);
 	if (v->state != VALUE_OPEN || !counted_on)
 		return;
 	if (!v->lost)
@@ -276,12 +295,10 @@ void lend_leave(struct lend *l, uint64_t volunteer, uint64_t now_ms)
 	l->stats.volunteers--;
 	/* The eldest loans are those it was computing: they may be what drove it away. */
 	uint32_t computing = MAX(w->workers, 1u);
-	for (uint64_t id = l->base; id < l->put && w->loans > 0; id++) {
+	while (w->out.count > 0) {
+		uint64_t id = w->out.data[0];
 		struct value *v = lend_value(l, id);
-		struct loan *loan = v->state == VALUE_OPEN ? lend_loan_of(v, volunteer) : NULL;
-		if (!loan || loan->state > LOAN_LATE)
-			continue;
-		loan_lost(l, id, v, loan, now_ms);
+		loan_lost(l, id, v, lend_loan_of(v, volunteer), now_ms);
 		if (computing > 0) {
 			computing--;
 			v->losses++;
@@ -291,6 +308,15 @@ void lend_leave(struct lend *l, uint64_t volunteer, uint64_t now_ms)
 	w->loans = 0;
 }
 
+static bool contains(const uint64_t *values, size_t count, uint64_t id)
+{
+	for (size_t i = 0; i < count; i++) {
+		if (values[i] == id)
+			return true;
+	}
+	return false;
+}
+
 void lend_holds(struct lend *l, uint64_t volunteer, const uint64_t *values, size_t count,
 		uint64_t now_ms)
 {
@@ -298,16 +324,13 @@ void lend_holds(struct lend *l, uint64_t volunteer, const uint64_t *values, size
 	if (!w || !w->present)
 		return;
 	w->heard_ms = now_ms;
-	for (uint64_t id = l->base; id < l->put && w->loans > 0; id++) {
+	for (size_t i = 0; i < w->out.count;) {
+		uint64_t id = w->out.data[i];
 		struct value *v = lend_value(l, id);
-		struct loan *loan = v->state == VALUE_OPEN ? lend_loan_of(v, volunteer) : NULL;
-		if (!loan || loan->state > LOAN_LATE)
-			continue;
-		size_t i = 0;
-		while (i < count && values[i] != id)
+		if (contains(values, count, id))
 			i++;
-		if (i == count)
-			loan_lost(l, id, v, loan, now_ms);
+		else /* which takes it out of the list */
+			loan_lost(l, id, v, lend_loan_of(v, volunteer), now_ms);
 	}
 }
 
@@ -399,14 +422,26 @@ static uint64_t deadline_of(const struct lend *l, const struct volunteer *w, uin
 							     : l->config.stall_ms_max);
 }
 
+/* So rarely that all volunteers together say so only `signs_per_s` times. */
+static uint32_t life_ms(const struct lend *l)
+{
+	uint64_t ms = l->stats.volunteers * UINT64_C(1000) / l->config.signs_per_s;
+	return (uint32_t)MAX(l->config.life_ms, ms);
+}
+
 static bool lend_to(struct lend *l, struct volunteer *w, uint64_t id, uint64_t now_ms,
 		    struct lend_loan *ret)
 {
 	struct value *v = lend_value(l, id);
 	struct loan *loan = loan_record(v, w->id);
-	if (!loan)
+	if (!loan || VEC_RESERVE(&w->out, w->out.count + 1) < 0) {
+		l->unqueued = true;
 		return false;
+	}
 	*loan = (struct loan){ w->id, LOAN_ACTIVE, now_ms, deadline_of(l, w, now_ms) };
+	(void)VEC_PUSH(&w->out, id); /* reserved above */
+	w->life_ms = life_ms(l);
+	w->look_ms = MIN(w->look_ms, MIN(loan->deadline_ms, now_ms + silence_ms(l, w)));
 	if (v->active++ == 0)
 		l->stats.in_flight++;
 	w->loans++;
@@ -414,7 +449,7 @@ static bool lend_to(struct lend *l, struct volunteer *w, uint64_t id, uint64_t n
 	l->stats.relent += v->lost;
 	if (v->lost)
 		relend_sample(l, v, now_ms);
-	*ret = (struct lend_loan){ w->id, id, v->bytes, v->len, loan->deadline_ms };
+	*ret = (struct lend_loan){ w->id, id, v->bytes, v->len, loan->deadline_ms, w->life_ms };
 	return true;
 }
 
@@ -453,7 +488,7 @@ bool lend_next(struct lend *l, uint64_t now_ms, struct lend_loan *ret)
 static void make_late(struct lend *l, uint64_t id, struct value *v, struct loan *loan,
 		      uint64_t since_ms)
 {
-	lend_loan_end(l, v, loan, LOAN_LATE);
+	lend_loan_end(l, id, v, loan, LOAN_LATE);
 	l->stats.stalls++;
 	if (!v->lost)
 		v->lost_ms = since_ms;
@@ -491,35 +526,44 @@ static void copy_stragglers(struct lend *l, uint64_t now_ms)
 	}
 }
 
+/* What of it is late; and when the next of it can be. */
+static void look_at_loans(struct lend *l, struct volunteer *w, uint64_t now_ms)
+{
+	w->look_ms = UINT64_MAX;
+	for (size_t i = 0; i < w->out.count; i++) {
+		uint64_t id = w->out.data[i];
+		struct value *v = lend_value(l, id);
+		struct loan *loan = lend_loan_of(v, w->id);
+		if (loan->state != LOAN_ACTIVE)
+			continue;
+		uint64_t silent_at = MAX(w->heard_ms, loan->lent_ms) + silence_ms(l, w);
+		if (now_ms <= silent_at && now_ms < loan->deadline_ms) {
+			w->look_ms = MIN(w->look_ms, MIN(silent_at, loan->deadline_ms));
+			continue;
+		}
+		stall(l, w, now_ms);
+		make_late(l, id, v, loan, now_ms > silent_at ? MAX(w->heard_ms, loan->lent_ms)
+							     : loan->deadline_ms);
+	}
+}
+
 void lend_tick(struct lend *l, uint64_t now_ms)
 {
-	for (uint64_t id = l->base; id < l->put; id++) {
-		struct value *v = lend_value(l, id);
-		if (v->state != VALUE_OPEN)
-			continue;
-		for (size_t i = 0; i < v->loans.count; i++) {
-			struct loan *loan = &v->loans.data[i];
-			if (loan->state != LOAN_ACTIVE)
-				continue;
-			struct volunteer *w = lend_volunteer(l, loan->volunteer);
-			bool silent = now_ms > MAX(w->heard_ms, loan->lent_ms) + l->config.silent_ms;
-			if (!silent && now_ms < loan->deadline_ms)
-				continue;
-			stall(l, w, now_ms);
-			make_late(l, id, v, loan, silent ? MAX(w->heard_ms, loan->lent_ms)
-							 : loan->deadline_ms);
-		}
-		if (!v->queued)
-			lend_queue(l, id, false);
-	}
-	VEC_EACH(&l->all, w) {
+	VEC_EACH(&l->all, at) {
+		struct volunteer *w = *at;
+		if (now_ms >= w->look_ms)
+			look_at_loans(l, w, now_ms);
 		/* Late loans stop counting in time, or a volunteer that lost them is never asked again. */
-		if ((*w)->stalled && now_ms >= (*w)->stalled_until_ms &&
-		    now_ms - (*w)->heard_ms <= l->config.silent_ms) {
-			(*w)->stalled_until_ms = now_ms + 2 * l->config.stall_ms_min;
-			(*w)->loans = 0;
-			lend_mark_ready(l, *w);
+		if (w->stalled && now_ms >= w->stalled_until_ms &&
+		    now_ms - w->heard_ms <= silence_ms(l, w)) {
+			w->stalled_until_ms = now_ms + 2 * l->config.stall_ms_min;
+			w->loans = 0;
+			lend_mark_ready(l, w);
 		}
 	}
+	bool unqueued = l->unqueued;
+	l->unqueued = false; /* again true if there is still no memory */
+	for (uint64_t id = l->base; unqueued && id < l->put; id++)
+		lend_queue(l, id, false);
 	copy_stragglers(l, now_ms);
 }

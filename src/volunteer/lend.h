@@ -32,7 +32,10 @@ struct lend_config {
 	uint32_t window;        /* values taken ahead of the last delivered one (memory bound) */
 	uint64_t stall_ms_min;  /* a loan is not late before this, whatever was measured */
 	uint64_t stall_ms_max;  /* and late at the latest then */
-	uint64_t silent_ms;     /* a volunteer with loans that says nothing for so long stalls */
+	uint64_t life_ms;       /* how often a volunteer with loans shows that it lives, ... */
+	uint32_t signs_per_s;   /* ... and more rarely, so that all together show it so often */
+	uint64_t silent_ms;     /* a volunteer with loans that says nothing for so long stalls, or
+				 * for three times the life sign that was asked of it */
 	uint64_t horizon_ms;    /* work lent ahead, by measured speed */
 	uint32_t errors_max;    /* distinct volunteers that fail on a value before it is poison */
 	uint32_t losses_max;    /* volunteers that vanish while computing it, the same */
@@ -46,6 +49,7 @@ struct lend_loan {
 	const void *bytes; /* borrowed until the next call */
 	size_t len;
 	uint64_t deadline_ms;
+	uint32_t life_ms; /* the volunteer is to show that it lives so often */
 };
 
 struct lend_result {
@@ -103,8 +107,8 @@ void lend_holds(struct lend *l, uint64_t volunteer, const uint64_t *values, size
 		uint64_t now_ms);
 /* The loan did not reach it. */
 void lend_undelivered(struct lend *l, uint64_t volunteer, uint64_t value, uint64_t now_ms);
-/* Whether anything is lent to it. */
-bool lend_holds_any(const struct lend *l, uint64_t volunteer);
+/* Whether it holds loans and has said nothing for too long. */
+bool lend_silent(const struct lend *l, uint64_t volunteer, uint64_t now_ms);
 /* Whether it may be lent to now (its path stands). True after lend_join(). */
 void lend_reachable(struct lend *l, uint64_t volunteer, bool reachable);
 

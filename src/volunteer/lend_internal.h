@@ -59,6 +59,9 @@ struct volunteer {
 	uint64_t window_start_ms; /* of the rate being measured */
 	uint32_t window_results;
 	uint64_t heard_ms, stalled_until_ms;
+	uint32_t life_ms;         /* asked of it with its latest loan; 0 = never */
+	uint64_t look_ms;         /* no loan of it is late before this */
+	struct VEC(uint64_t) out; /* values it was lent and has not answered, in order */
 };
 
 struct cancel {
@@ -72,6 +75,7 @@ struct lend {
 	bool ended;
 	struct map *volunteers;
 	struct VEC(struct volunteer *) all;
+	bool unqueued; /* a value wants to be lent and found no memory to stand in a queue */
 	struct VEC(uint64_t) open;   /* ids that want to be lent, next first; [open_at..) */
 	size_t open_at;
 	struct VEC(uint64_t) again;  /* the same, to be served before: lost or late */
@@ -93,8 +97,9 @@ struct value *lend_value(const struct lend *l, uint64_t id); /* NULL unless kept
 struct volunteer *lend_volunteer(const struct lend *l, uint64_t id);
 struct loan *lend_loan_of(struct value *v, uint64_t volunteer);
 uint32_t lend_wanted(const struct lend *l, const struct value *v);
-/* A loan stops being active: the volunteer has room again. */
-void lend_loan_end(struct lend *l, struct value *v, struct loan *loan, enum loan_state state);
+/* A loan stops being active: the volunteer has room again, unless it is only late. */
+void lend_loan_end(struct lend *l, uint64_t id, struct value *v, struct loan *loan,
+		   enum loan_state state);
 void lend_queue(struct lend *l, uint64_t id, bool first);
 void lend_settle(struct lend *l, uint64_t id, struct value *v, enum lend_outcome outcome,
 		 char *bytes, size_t len, uint64_t winner);

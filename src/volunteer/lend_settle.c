@@ -28,7 +28,7 @@ void lend_settle(struct lend *l, uint64_t id, struct value *v, enum lend_outcome
 			continue;
 		struct cancel c = { loan->volunteer, id };
 		(void)VEC_PUSH(&l->cancels, c); /* no memory: it computes in vain */
-		lend_loan_end(l, v, loan, LOAN_LOST);
+		lend_loan_end(l, id, v, loan, LOAN_LOST);
 	}
 	v->state = VALUE_SETTLED;
 	v->outcome = outcome;
@@ -128,7 +128,7 @@ static enum lend_verdict count_votes(struct lend *l, uint64_t id, struct value *
 static enum lend_verdict failed_result(struct lend *l, uint64_t id, struct value *v,
 				       struct loan *loan, const void *bytes, size_t len)
 {
-	lend_loan_end(l, v, loan, LOAN_FAILED);
+	lend_loan_end(l, id, v, loan, LOAN_FAILED);
 	v->errors++;
 	free(v->result); /* of an open value: the latest error text */
 	v->result = copy_of(bytes, MIN(len, (size_t)LEND_ERROR_MAX));
@@ -174,7 +174,7 @@ enum lend_verdict lend_result(struct lend *l, uint64_t volunteer, uint64_t value
 		l->stats.refused++;
 		return LEND_TOO_LARGE;
 	}
-	lend_loan_end(l, v, loan, LOAN_VOTED);
+	lend_loan_end(l, value, v, loan, LOAN_VOTED);
 	if (l->config.quorum == 1) {
 		free(v->result);
 		lend_settle(l, value, v, LEND_OK, copy, len, volunteer);

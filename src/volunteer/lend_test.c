@@ -136,6 +136,33 @@ static void silence_is_a_stall(void **state)
 	lend_free(l);
 }
 
+/* Many volunteers are asked for fewer life signs each, and silence is judged by what was asked. */
+static void life_signs_are_shared_out(void **state)
+{
+	struct lend *l = make(true, 1);
+	struct lend_loan a;
+	put_numbers(l, 2);
+	join(l, 1, 1, 0);
+	assert_true(lend_next(l, 0, &a));
+	assert_int_equal(a.life_ms, 1000);
+	for (uint64_t w = 2; w <= 8000; w++)
+		assert_int_equal(lend_join(l, w, 0), 0);
+	lend_demand(l, 2, 1, 1, 0);
+	assert_true(lend_next(l, 0, &a));
+	assert_int_equal(a.volunteer, 2);
+	assert_int_equal(a.life_ms, 4000); /* 2,000 a second in all */
+	struct lend_stats s;
+	for (uint64_t now = 0; now <= 12200; now += 100) {
+		lend_tick(l, now);
+		lend_stats(l, &s);
+		assert_int_equal(s.stalls, now > 12000 ? 2 : now > 3000 ? 1 : 0);
+		assert_int_equal(lend_silent(l, 1, now), now >= 3000);
+		assert_int_equal(lend_silent(l, 2, now), now >= 12000);
+		assert_false(lend_silent(l, 3, now)); /* it holds nothing */
+	}
+	lend_free(l);
+}
+
 static void poison_is_reported_with_its_input(void **state)
 {
 	struct lend *l = make(true, 1);
@@ -400,6 +427,7 @@ int main(void)
 		cmocka_unit_test(forged_results_are_refused),
 		cmocka_unit_test(leaving_lends_again_at_once),
 		cmocka_unit_test(silence_is_a_stall),
+		cmocka_unit_test(life_signs_are_shared_out),
 		cmocka_unit_test(poison_is_reported_with_its_input),
 		cmocka_unit_test(poison_with_one_volunteer),
 		cmocka_unit_test(input_that_kills_is_poison),

@@ -26,6 +26,9 @@
 /* So many connect at a time; the others wait with their offers. All at once would make each take
  * longer than a reservation lasts, and nobody would arrive. */
 #define CONNECTING_MAX 192u
+/* Where no channel could be made another one is tried after this, then twice as late each time. */
+#define RETRY_MIN_MS 5000u
+#define RETRY_MAX_MS 300000u
 #define HELLO_MS 10000u     /* a socket that does not join is closed */
 
 static const struct node_ops root_ops;
@@ -492,6 +495,9 @@ static void on_failed(struct master *m, struct master_member *v, const struct si
 	/* Its place goes to somebody else; it goes on over its socket, as a leaf of nobody. */
 	member_leave_tree(m, v);
 	member_relay(m, v, "no direct channel could be made");
+	v->retry_pause_ms = v->retry_pause_ms ? 2 * v->retry_pause_ms : RETRY_MIN_MS;
+	v->retry_pause_ms = MIN(v->retry_pause_ms, (uint64_t)RETRY_MAX_MS);
+	v->retry_ms = master_now_ms(m) + v->retry_pause_ms;
 }
 
 static void on_lost(struct master *m, struct master_member *v, uint64_t child)
@@ -619,9 +625,12 @@ static void look_at_members(struct master *m)
 			drop(m, v, NULL); /* no word: if it was only slow, it comes back by itself */
 		else if (!v->joined && now >= v->heard_ms + HELLO_MS)
 			drop(m, v, "did not join in time");
-		else if (v->joined && now >= v->heard_ms + m->config.lend.silent_ms &&
-			 lend_holds_any(m->lend, v->node))
+		else if (v->joined && lend_silent(m->lend, v->node, now))
 			master_suspect(m, v);
+		else if (m->tree && v->joined && v->relay && v->retry_ms && now >= v->retry_ms) {
+			v->retry_ms = 0;
+			wait_for_place(m, v);
+		}
 	}
 }
 

@@ -22,7 +22,8 @@ struct master_member {
 	int kind;
 	const struct master_socket_ops *ops;
 	void *socket; /* NULL: gone, or not yet there */
-	bool joined, relay, via_tree, waiting, got_result;
+	bool joined, relay, via_tree, waiting, got_result, counted;
+	uint64_t retry_ms, retry_pause_ms; /* relayed: a channel is tried again then; 0 = never */
 	uint32_t generation;
 	uint64_t position; /* as it last said through the tree */
 	char *offer;       /* not yet placed */

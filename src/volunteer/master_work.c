@@ -38,7 +38,7 @@ static void lend_value_to(struct master *m, struct master_member *v, const struc
 			  uint64_t now)
 {
 	struct frame f = { .type = FRAME_LEND, .value = loan->value, .total = (uint32_t)loan->len,
-			   .ms = (uint32_t)(loan->deadline_ms - now) };
+			   .ms = loan->life_ms };
 	do {
 		size_t left = loan->len - f.offset;
 		f.len = left < FRAME_PART_MAX ? left : FRAME_PART_MAX;
@@ -118,6 +118,16 @@ void master_flush_acks(struct master *m)
 	m->ack_list.count = 0;
 }
 
+/* It has its way to us, and a first result of it is here. */
+static void count_connected(struct master *m, struct master_member *v)
+{
+	if (v->counted || !v->got_result || !(v->via_tree || v->relay))
+		return;
+	v->counted = true;
+	m->stats.connected++;
+	m->last_connected_ms = master_now_ms(m);
+}
+
 static void whole_result(struct master *m, struct master_member *v, uint64_t value, bool failed,
 			 const void *bytes, size_t len)
 {
@@ -128,11 +138,9 @@ static void whole_result(struct master *m, struct master_member *v, uint64_t val
 	acknowledge(m, v, value);
 	if (failed) /* it may be asked again, and must have forgotten its first answer by then */
 		master_flush_acks(m);
-	if (!v->got_result && (v->via_tree || v->relay) && verdict != LEND_NEVER_LENT && verdict != LEND_TOO_LARGE) {
+	if (verdict != LEND_NEVER_LENT && verdict != LEND_TOO_LARGE)
 		v->got_result = true;
-		m->stats.connected++;
-		m->last_connected_ms = now;
-	}
+	count_connected(m, v);
 	m->ops->progress(m->user);
 	master_pump(m);
 }
@@ -253,6 +261,7 @@ void master_frame(struct master *m, struct master_member *from_socket, const str
 		v->position = f->position;
 		if (m->tree && f->type == FRAME_DEMAND)
 			master_tree_attached(m, v, f);
+		count_connected(m, v);
 	} else if (f->type == FRAME_DEMAND && v == from_socket) {
 		v->via_tree = false;
 	}

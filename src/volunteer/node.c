@@ -31,6 +31,7 @@ int node_new(uint64_t self, uint32_t degree, enum route_mode mode, const struct 
 	link_init(&n->parent);
 	link_init(&n->next);
 	link_init(&n->socket);
+	n->life_ms = NODE_LIFE_MS;
 	int r = route_init(&n->route, self, ROUTE_POSITION_MAX, mode, degree);
 	if (r == 0) {
 		n->child = calloc(degree, sizeof(*n->child));
@@ -744,14 +745,15 @@ static void tick_links(struct node *n)
 	}
 	bool work = n->held.count + n->done.count + n->route.children > 0;
 	struct link *up = &n->parent;
-	if (up->up && work && n->now_ms >= MAX(up->heard_ms, up->pinged_ms) + NODE_PING_MS) {
+	bool at_root = route_depth(n->position, n->route.degree) == 1;
+	uint64_t every = at_root ? n->life_ms : NODE_PING_MS;
+	if (up->up && work && n->now_ms >= MAX(up->heard_ms, up->pinged_ms) + every) {
 		if (up->pinged_ms <= up->heard_ms)
 			n->unanswered_ms = n->now_ms;
 		up->pinged_ms = n->now_ms;
 		send_credit(n, NODE_PARENT, FRAME_PING);
 	}
-	bool at_root = route_depth(n->position, n->route.degree) == 1;
-	uint64_t patience = at_root ? NODE_DEAF_ROOT_MS : NODE_DEAF_MS;
+	uint64_t patience = at_root ? MAX(UINT64_C(3) * every, (uint64_t)NODE_DEAF_ROOT_MS) : NODE_DEAF_MS;
 	bool deaf = up->pinged_ms > up->heard_ms && n->now_ms >= n->unanswered_ms + patience;
 	if (up->up && (deaf || link_stalled(up, n->now_ms))) {
 		n->ops->close(n->user, NODE_PARENT);
@@ -789,7 +791,7 @@ void node_tick(struct node *n, uint64_t now_ms)
 		}
 	}
 	bool holding = n->held.count + n->done.count > 0;
-	if (n->demand_due || n->holds_due || (holding && now_ms >= n->demand_ms + NODE_LIFE_MS))
+	if (n->demand_due || n->holds_due || (holding && now_ms >= n->demand_ms + n->life_ms))
 		node_work_demand(n);
 	node_work_resend(n, false);
 }

@@ -31,11 +31,12 @@ enum node_link {
 #define NODE_VALUE_MAX (4u << 20)
 #define NODE_HELD_MAX 512u            /* values */
 #define NODE_HELD_BYTES_MAX (64u << 20)
-#define NODE_LIFE_MS 1000u            /* life sign while values are held */
+#define NODE_LIFE_MS 1000u            /* life sign while values are held, or as the master asks */
+#define NODE_LIFE_MAX_MS 60000u
 #define NODE_RESEND_MS 5000u
 #define NODE_HELLO_MS 5000u           /* a channel without hello is closed */
 #define NODE_SOCKET_MS 2000u          /* a first channel may take so long before the socket stands in */
-#define NODE_PING_MS 1000u            /* to the parent, while there is work */
+#define NODE_PING_MS 1000u            /* to the parent, while there is work; to the root as life signs */
 #define NODE_DEAF_MS 4000u            /* a parent that answers no ping is gone */
 #define NODE_DEAF_ROOT_MS 15000u      /* the root: there is nobody else, and it may be busy */
 

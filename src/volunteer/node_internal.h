@@ -53,6 +53,7 @@ struct node {
 	uint64_t cookie;
 	uint64_t socket_from_ms; /* the socket is a way up from then on */
 	uint64_t demand_ms; /* when it was last sent */
+	uint32_t life_ms;   /* how often the master wants it */
 	uint64_t unanswered_ms; /* of the first ping since the parent was heard */
 	bool demand_due, holds_due;
 	uint64_t now_ms;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "volunteer/node_internal.h"
 
 static struct held *held_find(struct node *n, uint64_t value)
@@ -80,6 +81,7 @@ static struct held *held_new(struct node *n, const struct frame *f)
 
 void node_work_lend(struct node *n, const struct frame *f, int link)
 {
+	n->life_ms = MIN(MAX(f->ms, NODE_LIFE_MS), NODE_LIFE_MAX_MS);
 	VEC_EACH(&n->done, d) {
 		if (d->value == f->value) { /* lent twice: the answer is here already */
 			(void)send_result(n, d); /* else by node_work_resend() */
