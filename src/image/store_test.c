@@ -184,6 +184,40 @@ static void test_unchanged_chunks_are_shared(void **state)
 	assert_string_equal(b.previous, a.digest);
 }
 
+static void test_one_folder_makes_one_pack(void **state)
+{
+	struct image_info a, b;
+
+	mkdir(at("src"), 0755);
+	for (int i = 0; i < 40; i++) { /* each content twice */
+		char name[64];
+
+		snprintf(name, sizeof(name), "src/f%02d", i);
+		put_random(name, 2500000, (uint64_t)i / 2 + 1);
+	}
+	take_as("j", 1, 1, "src", NULL, &a);
+	take_as("k", 1, 1, "src", NULL, &b);
+	assert_true(a.new_bytes > 50000000 && a.new_bytes < 50100000);
+	assert_int_equal(a.bytes, 100000000);
+	assert_int_equal(run("cmp %s/store/jobs/j/packs/*.pack %s/store/jobs/k/packs/*.pack", root, root), 0);
+	assert_int_equal(image_restore(store, "j", a.digest, key, at("dst"), NULL, NULL, NULL), 0);
+	assert_int_equal(run("diff -r %s/src %s/dst", root, root), 0);
+}
+
+static void test_take_cancelled(void **state)
+{
+	image_cancel cancel = true;
+	struct image_take_params p = { .job = "j", .epoch = 1, .seq = 1, .cancel = &cancel };
+	struct image_info info;
+	struct diag d = DIAG_INIT;
+
+	make_tree();
+	p.src_dir = at("src");
+	assert_int_equal(image_take(store, &p, &info, &d), -ECANCELED);
+	assert_int_equal(run("[ -z \"$(ls %s/store/jobs/j/tmp %s/store/jobs/j/packs %s/store/jobs/j/images | grep -v :)\" ]",
+			     root, root, root), 0);
+}
+
 static void flip(const char *glob, long offset)
 {
 	assert_int_equal(run("f=$(ls %s/%s | head -1); b=$(dd if=$f bs=1 skip=%ld count=1 2>/dev/null | od -An -tu1); "
@@ -383,6 +417,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_everything_comes_back, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_unchanged_chunks_are_shared, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_one_folder_makes_one_pack, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_take_cancelled, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_damage_is_named_and_falls_back, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_wrong_key, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_prune_keeps_what_is_reachable, setup, teardown),
