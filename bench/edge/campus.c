@@ -93,7 +93,7 @@ static int build(struct bench_campus *c)
 	if (err == 0)
 		err = run_in(c->core, "tc qdisc add dev to%d root handle 1: htb default 1", SITE_C);
 	if (err == 0)
-		err = run_in(c->core, "tc class add dev to%d parent 1: classid 1:1 htb rate %llubit burst 128kb",
+		err = run_in(c->core, "tc class add dev to%d parent 1: classid 1:1 htb rate %llubit burst 128kb cburst 128kb",
 			     SITE_C, (unsigned long long)c->core_bps);
 	if (err == 0)
 		err = run_in(c->core, "tc qdisc add dev to%d parent 1:1 bfifo limit %u", SITE_C,

@@ -530,6 +530,15 @@ static int run_variant(struct bench *b, const struct variant *v, size_t count)
 	return misses == 10 ? 1 : 0;
 }
 
+/* By system, or as case/system. */
+static bool chosen(const struct variant *v, const char *only)
+{
+	char full[96];
+
+	(void)snprintf(full, sizeof(full), "%s/%s", v->name, v->system);
+	return strcmp(only, v->system) == 0 || strcmp(only, full) == 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct bench b = { 0 };
@@ -560,7 +569,7 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < ARRAY_SIZE(variants); i++) {
 		if (variants[i].agent_dead && !b.cut)
 			continue;
-		if (only && strcmp(only, variants[i].system) != 0)
+		if (only && !chosen(&variants[i], only))
 			continue;
 		failed |= run_variant(&b, &variants[i], count);
 	}
