@@ -719,7 +719,7 @@ static bool may_sleep_on_link(struct reclaim_node *n, uint64_t deadline)
 		n->steady_count = 0;
 		return false;
 	}
-	return n->hot && ++n->steady_count > 16 && n->keeper_runs && !n->polling &&
+	return n->hot && ++n->steady_count > 16 && n->keeper_runs && !n->polling && !n->fd_given &&
 	       deadline - n->now_ns > 4 * NS_PER_MS && !n->move.source &&
 	       owner_may_deliver(&n->owner, n->now_ns) && n->hot->ins.count;
 }

@@ -4,9 +4,7 @@
  * the one that connected to the other, and the answers back.
  *
  * Out: control frames first, then the classes in order; activation and bulk
- * take turns, one slice each. TCP_NOTSENT_LOWAT keeps at most about a slice
- * unsent in the kernel, so that a token never queues behind more than that.
- * The slice follows the link's rate: about 0.13 ms of it.
+ * take turns, one slice each (link_pace.c).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -45,6 +43,7 @@ static struct link *link_new(struct reclaim_node *n, int fd)
 	l->node = n;
 	l->fd = fd;
 	l->slice = SEGMENT_MAX;
+	l->expect = 1;
 	l->last_in_ns = l->last_out_ns = l->opened_ns = n->now_ns;
 	for (int i = 0; i < 3; i++)
 		TAILQ_INIT(&l->ready[i]);
@@ -54,22 +53,22 @@ static struct link *link_new(struct reclaim_node *n, int fd)
 	return l;
 }
 
-static void set_lowat(struct link *l)
-{
-	int v = (int)l->slice;
-
-	if (l->lowat == l->slice)
-		return;
-	l->lowat = l->slice;
-	(void)setsockopt(l->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &v, sizeof(v));
-}
-
 static void watch(struct link *l, int op)
 {
 	struct epoll_event ev = { .events = EPOLLIN | (l->want_out ? (unsigned)EPOLLOUT : 0u),
 				  .data.ptr = l };
 
+	if (l->node->unwatched == l) {
+		op = EPOLL_CTL_ADD;
+		l->node->unwatched = NULL;
+	}
 	(void)epoll_ctl(l->node->epoll_fd, op, l->fd, &ev);
+}
+
+void link_watch_again(struct reclaim_node *n)
+{
+	if (n->unwatched)
+		watch(n->unwatched, EPOLL_CTL_ADD);
 }
 
 static void want_out(struct link *l, bool want)
@@ -90,7 +89,7 @@ static void link_up(struct link *l)
 	l->connecting = false;
 	/* From here on every call says itself whether it may wait. */
 	(void)fcntl(l->fd, F_SETFL, flags & ~O_NONBLOCK);
-	set_lowat(l);
+	link_pace_start(l);
 	if (l->incoming)
 		return;
 	memcpy(hello.producer, n->name, sizeof(hello.producer));
@@ -220,6 +219,8 @@ void link_close(struct link *l, const char *why)
 		n->hot = NULL;
 	if (n->steady == l)
 		n->steady = NULL;
+	if (n->unwatched == l)
+		n->unwatched = NULL;
 	n->links_count--;
 	n->stats.links = n->links_count;
 	n->stats.links_broken++;
@@ -412,32 +413,6 @@ static bool gather(struct link *l)
 	return !l->dead && l->pend_count > 0;
 }
 
-/* Slices follow the rate, measured while there is always more to send. */
-static void measure(struct link *l, size_t bytes, bool blocked)
-{
-	uint64_t now = l->node->now_ns;
-
-	if (!l->backlogged) {
-		l->backlogged = blocked;
-		l->rate_from_ns = now;
-		l->rate_bytes = 0;
-		return;
-	}
-	l->rate_bytes += bytes;
-	if (now - l->rate_from_ns < 10 * NS_PER_MS)
-		return;
-	uint64_t per_130us = l->rate_bytes * 130000 / (now - l->rate_from_ns);
-	uint32_t slice = (uint32_t)MIN(MAX(per_130us, (uint64_t)SLICE_MIN), (uint64_t)SLICE_MAX);
-
-	if (slice > l->slice + l->slice / 4 || slice + slice / 4 < l->slice) {
-		l->slice = slice;
-		set_lowat(l);
-	}
-	l->backlogged = blocked;
-	l->rate_from_ns = now;
-	l->rate_bytes = 0;
-}
-
 /* Copies the gathered pieces into one buffer; TLS wants them in one piece. */
 static bool stage(struct link *l)
 {
@@ -518,13 +493,13 @@ static int write_pending(struct link *l)
 		ssize_t n = write_some(l);
 
 		if (n == -EAGAIN) {
-			measure(l, 0, true);
+			link_pace(l, 0, true);
 			return 0;
 		}
 		if (n < 0)
 			return (int)n;
 		l->last_out_ns = l->node->now_ns;
-		measure(l, (size_t)n, l->backlogged);
+		link_pace(l, (size_t)n, l->backlogged);
 	}
 	return 1;
 }
@@ -751,6 +726,7 @@ static bool took(struct link *l, size_t got)
 			direct_finish(l);
 	}
 	l->wr += (uint32_t)(got - direct);
+	link_expect(l, false);
 	if (parse(l) < 0) {
 		link_close(l, "peer broke the protocol");
 		return false;
@@ -784,6 +760,12 @@ bool link_sleep(struct link *l)
 		if (setsockopt(l->fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv)) < 0)
 			return false;
 		l->timeout_set = true;
+	}
+	if (n->unwatched != l && !l->want_out) {
+		/* Every packet would wake the epoll set as well, which nobody waits for. */
+		link_watch_again(n);
+		(void)epoll_ctl(n->epoll_fd, EPOLL_CTL_DEL, l->fd, NULL);
+		n->unwatched = l;
 	}
 	uint8_t *at = l->block->data + l->wr;
 	size_t room = l->block->cap - l->wr;

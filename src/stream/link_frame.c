@@ -64,6 +64,7 @@ static void on_attach(struct link *l, const struct stream_frame *f)
 		w->f = *f;
 		memcpy(w->ticket, f->blob, f->blob_len);
 		w->f.blob = w->ticket;
+		move_attached_ahead(n);
 	} else {
 		refuse(l, f, STREAM_NACK_UNKNOWN);
 	}

@@ -15,7 +15,7 @@
 #include "stream/node_internal.h"
 
 enum { STATE_HEAD = STREAM_FRAME_HEAD + 9, REGION_HEAD = 12, PAGE = 4096, LOAD_MAX = 1 << 30,
-       FREEZE_PAGES = 32, ROUNDS_MAX = 12 };
+       FREEZE_PAGES = 32, ROUNDS_MAX = 12, AHEAD_WAIT_MS = 50 };
 
 struct reclaim_sink {
 	struct strbuf *to;
@@ -136,6 +136,7 @@ void move_link_down(struct link *l)
 	if (m->source) {
 		/* Begin again from the start, as long as the attempt lives. */
 		m->offered = m->peer_ready = m->ahead_done = false;
+		m->ahead = 0;
 		m->rounds = 0;
 		m->opaque_sent = m->library_sent = m->state_bytes = 0;
 		VEC_EACH(&n->regions, r)
@@ -300,11 +301,28 @@ size_t move_gather(struct link *l, size_t budget)
 	return 0;
 }
 
+/* Who is not connected to T by the freeze costs the cutover a route, a connection and an
+ * attach. So they are waited for, which costs nobody anything: S still delivers. */
+static bool senders_are_ahead(struct reclaim_node *n)
+{
+	uint64_t until = n->move.ready_ns + AHEAD_WAIT_MS * NS_PER_MS;
+	uint32_t attached = 0;
+
+	if (n->now_ns >= until)
+		return true;
+	VEC_EACH(&n->ins, p)
+		attached += (*p)->link != NULL;
+	if (n->move.ahead >= attached)
+		return true;
+	node_soon(n, until);
+	return false;
+}
+
 void move_try_freeze(struct reclaim_node *n, bool in_receive)
 {
 	struct move *m = &n->move;
 
-	if (!m->source || !m->freeze_wanted || !m->peer_ready)
+	if (!m->source || !m->freeze_wanted || !m->peer_ready || !senders_are_ahead(n))
 		return;
 	/* Between two messages: inside a receive call, or when the application keeps
 	 * nothing that a message in its hands could still change. */
@@ -357,6 +375,22 @@ static void move_refuse(struct link *l, uint64_t hid, uint32_t code)
 	link_send(l, &f);
 }
 
+static void tell_ready(struct reclaim_node *n)
+{
+	struct stream_frame f = { .type = STREAM_FRAME_READY, .hid = n->move.hid };
+	struct link *l;
+
+	TAILQ_FOREACH(l, &n->links, entry)
+		f.code += (uint32_t)l->waiting.count;
+	link_send(n->move.link, &f);
+}
+
+void move_attached_ahead(struct reclaim_node *n)
+{
+	if (n->move.target && n->move.link)
+		tell_ready(n);
+}
+
 static void on_offer(struct link *l, const struct stream_frame *f)
 {
 	struct reclaim_node *n = l->node;
@@ -378,8 +412,7 @@ static void on_offer(struct link *l, const struct stream_frame *f)
 	m->hid = f->hid;
 	m->link = l;
 	m->began_ns = n->now_ns;
-	struct stream_frame a = { .type = STREAM_FRAME_READY, .hid = f->hid };
-	link_send(l, &a);
+	tell_ready(n);
 	node_event(n, "offered", n->name, f->epoch, f->hid);
 }
 
@@ -478,6 +511,9 @@ static void on_ready(struct link *l, const struct stream_frame *f)
 
 	if (!m->source || m->link != l || m->hid != f->hid)
 		return;
+	m->ahead = f->code;
+	if (m->peer_ready)
+		return; /* another sender is there: the turn looks whether all are */
 	m->peer_ready = true;
 	m->ready_ns = n->now_ns;
 	if (m->final || n->regions.count) {

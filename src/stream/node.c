@@ -248,10 +248,13 @@ void node_turn(struct reclaim_node *n, uint64_t wait_ns)
 	struct epoll_event events[32];
 	int k;
 
+	link_watch_again(n);
 	if (n->polling) {
 		k = 0; /* another thread sleeps in epoll, what comes is its */
 	} else if (wait_ns) {
 		n->polling = true;
+		if (n->hot)
+			link_expect(n->hot, true);
 		pthread_mutex_unlock(&n->lock);
 		k = poll_for(n, events, 32, MIN(wait_ns, 10 * NS_PER_S));
 		pthread_mutex_lock(&n->lock);
@@ -611,6 +614,7 @@ int reclaim_node_fd(struct reclaim_node *n)
 {
 	pthread_mutex_lock(&n->lock);
 	n->fd_given = true;
+	link_watch_again(n);
 	node_wake(n); /* there may be something queued already */
 	pthread_mutex_unlock(&n->lock);
 	return n->epoll_fd;

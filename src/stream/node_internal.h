@@ -224,7 +224,7 @@ struct link {
 	uint8_t *stage;           /* TLS, device memory: bytes gathered in one piece */
 	size_t stage_len, stage_at;
 
-	uint32_t slice, lowat;
+	uint32_t slice, lowat, queue_cap, expect; /* what the socket was told */
 	uint64_t rate_from_ns, rate_bytes;
 	bool backlogged;
 
@@ -260,6 +260,7 @@ struct move {
 	uint32_t ticket_len;
 	uint8_t session[SEAL_KEY_LEN];
 	bool offered, peer_ready, ahead_done, freeze_wanted, cut_sent, final;
+	uint32_t ahead;           /* streams that have attached ahead at T */
 	struct strbuf opaque;     /* from save(), or for load() */
 	struct strbuf library;
 	uint64_t state_bytes;     /* sent or received */
@@ -358,6 +359,7 @@ struct reclaim_node {
 	struct link *hot;         /* spoke last */
 	struct link *steady;      /* hot for steady_count messages on end */
 	unsigned steady_count;
+	struct link *unwatched;   /* out of the epoll set while a thread sleeps on it, and a little longer */
 	struct regclient reg;
 
 	struct outs outs;
@@ -428,6 +430,7 @@ void link_free(struct link *l);
 void link_events(struct link *l, unsigned events);
 void link_read(struct link *l);
 bool link_sleep(struct link *l);
+void link_watch_again(struct reclaim_node *n);
 void link_flush(struct link *l);
 void link_flush_all(struct reclaim_node *n);
 void link_send(struct link *l, const struct stream_frame *f);
@@ -437,6 +440,13 @@ int link_add_out(struct link *l, struct reclaim_stream *o);
 /* Adds a piece to the unfinished write. */
 void link_pend(struct link *l, const void *bytes, size_t len, struct segment *s);
 uint8_t *link_head(struct link *l);
+
+/* link_pace.c */
+void link_pace_start(struct link *l);
+void link_pace_urgent(struct link *l);
+/* bytes were written; blocked: and the socket is full. */
+void link_pace(struct link *l, size_t bytes, bool blocked);
+void link_expect(struct link *l, bool sleeping);
 
 /* link_frame.c: what frames mean */
 void link_frame(struct link *l, const struct stream_frame *f);
@@ -508,6 +518,7 @@ void reg_forget(struct reclaim_node *n, const void *about);
 /* move.c */
 void move_begin(struct reclaim_node *n);
 void move_link_up(struct link *l);
+void move_attached_ahead(struct reclaim_node *n);
 void move_link_down(struct link *l);
 void move_frame(struct link *l, const struct stream_frame *f);
 int move_state_bytes(struct link *l, const struct stream_frame *f, const uint8_t *p, uint32_t len);

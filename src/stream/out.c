@@ -544,6 +544,8 @@ void out_attach(struct reclaim_stream *o, struct link *l)
 	f.blob = o->ticket;
 	f.blob_len = o->ticket_len;
 	o->attach_sent = true;
+	if (o->cls <= RECLAIM_TOKEN)
+		link_pace_urgent(l);
 	link_send(l, &f);
 }
 
@@ -822,6 +824,8 @@ static void sent(struct reclaim_stream *o, unsigned flags)
 	link_ready(o->link, o);
 	if (!o->link->want_out)
 		link_flush(o->link);
+	if (o->ahead.asked)
+		node_turn(n, 0); /* its receiver is about to move: hear of it at once */
 }
 
 int reclaim_sendv(struct reclaim_stream *s, const struct iovec *iov, int iov_count, unsigned flags,
