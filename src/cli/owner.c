@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/parse.h"
+#include "base/program.h"
 #include "base/vec.h"
 #include "cli/commands.h"
 #include "cli/context.h"
@@ -237,15 +238,9 @@ static int cut_without_agent(const struct owner_options *o)
 	/* An agent of an ordinary user has no edge and no cgroups: its supervisors are all there is. */
 	if (geteuid() != 0 && stat(run_dir(o), &st) == 0 && st.st_uid == geteuid())
 		return back_without_agent(o, 0);
-	ssize_t n = readlink("/proc/self/exe", beside, sizeof(beside) - 20);
-	const char *program = "/usr/sbin/reclaim-cut";
-	if (n > 0) {
-		beside[n] = '\0';
-		char *slash = strrchr(beside, '/');
-		(void)snprintf(slash, 20, "/reclaim-cut");
-		if (access(beside, X_OK) == 0)
-			program = beside;
-	}
+	static const char *const here[] = { "" };
+	const char *program = program_find(NULL, here, 1, "reclaim-cut", beside, sizeof(beside)) == 0 ?
+				      beside : "/usr/sbin/reclaim-cut";
 	(void)fflush(NULL);
 	(void)execl(program, "reclaim-cut", "--run", run_dir(o), (char *)NULL);
 	return cli_failf("no agent answers, and %s cannot be run: %s", program, strerror(errno));

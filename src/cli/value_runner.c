@@ -22,6 +22,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/program.h"
 #include "job/sandbox.h"
 #include "volunteer/lend.h"
 
@@ -55,21 +56,11 @@ struct value_runner {
 /* The guest's tools lie beside us in the build tree, and in libexec when installed. */
 static void find_tools(struct value_runner *r)
 {
-	static const char *const places[] = { "guest-bin", "../job/guest-bin",
-					      "../libexec/reclaim/guest-bin", "../lib/reclaim/guest-bin" };
-	char self[256];
-	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	if (n <= 0)
-		return;
-	self[n] = '\0';
-	*strrchr(self, '/') = '\0';
-	for (size_t i = 0; i < ARRAY_SIZE(places) && !r->has_tools; i++) {
-		char file[600];
-		if (path_format(r->tools, sizeof(r->tools), "%s/%s", self, places[i]) < 0 ||
-		    path_format(file, sizeof(file), "%s/reclaim-init", r->tools) < 0)
-			continue;
-		r->has_tools = access(file, X_OK) == 0;
-	}
+	static const char *const places[] = { "", "../job", "../libexec/reclaim", "../lib/reclaim" };
+	r->has_tools = program_find(NULL, places, ARRAY_SIZE(places), "guest-bin/reclaim-init", r->tools,
+				    sizeof(r->tools)) == 0;
+	if (r->has_tools)
+		*strrchr(r->tools, '/') = '\0';
 }
 
 int value_runner_new(struct loop *l, const char *rung, const struct value_runner_ops *ops,

@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "base/program.h"
 
 /* Where CRIU itself stands in the guest's pid namespace: out of the way of the pids that it
  * has to restore. Taken by a guest (of a very long life) it fails, and is tried again lower. */
@@ -26,27 +27,17 @@
 
 /* ---- probe ---- */
 
-static bool program_find(const char *name, const char *env, char *ret, size_t ret_size)
+static bool tool_find(const char *name, const char *env, char *ret, size_t ret_size)
 {
+	static const char *const beside[] = { "", "../../criu", "../libexec/reclaim" };
 	const char *given = getenv(env), *path = getenv("PATH");
-	char self[400];
-	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 
 	if (given && given[0]) {
 		(void)snprintf(ret, ret_size, "%s", given);
 		return access(ret, X_OK) == 0;
 	}
-	if (n > 0) {
-		static const char *const beside[] = { "", "/../../criu", "/../libexec/reclaim" };
-
-		self[n] = '\0';
-		*strrchr(self, '/') = '\0';
-		for (size_t i = 0; i < ARRAY_SIZE(beside); i++) {
-			(void)snprintf(ret, ret_size, "%s%s/%s", self, beside[i], name);
-			if (access(ret, X_OK) == 0)
-				return true;
-		}
-	}
+	if (program_find(NULL, beside, ARRAY_SIZE(beside), name, ret, ret_size) == 0)
+		return true;
 	for (const char *p = path ? path : "/usr/sbin:/usr/bin"; *p;) {
 		size_t len = strcspn(p, ":");
 
@@ -94,7 +85,7 @@ int criu_probe(const char *program, struct criu_info *ret, struct diag *diag)
 
 	if (program)
 		(void)snprintf(info.path, sizeof(info.path), "%s", program);
-	else if (!program_find("criu", "RECLAIM_CRIU", info.path, sizeof(info.path)))
+	else if (!tool_find("criu", "RECLAIM_CRIU", info.path, sizeof(info.path)))
 		return diag_set(diag, -ENOENT, "criu", "CRIU is not here (packaging/build-criu.sh builds it)");
 	r = version_read(info.path, &info.version);
 	if (r < 0)
@@ -112,7 +103,7 @@ int criu_cuda_probe(const struct criu_info *criu, struct diag *diag)
 {
 	char path[512];
 
-	if (!program_find("cuda-checkpoint", "RECLAIM_CUDA_CHECKPOINT", path, sizeof(path)))
+	if (!tool_find("cuda-checkpoint", "RECLAIM_CUDA_CHECKPOINT", path, sizeof(path)))
 		return diag_set(diag, -ENOENT, "cuda", "cuda-checkpoint is not here");
 	if (!criu)
 		return diag_set(diag, -ENOENT, "cuda", "cuda-checkpoint is here, and CRIU is not");
@@ -311,7 +302,7 @@ int cuda_toggle_start(int target, struct diag *diag)
 	char path[512], number[16];
 	pid_t pid;
 
-	if (!program_find("cuda-checkpoint", "RECLAIM_CUDA_CHECKPOINT", path, sizeof(path)))
+	if (!tool_find("cuda-checkpoint", "RECLAIM_CUDA_CHECKPOINT", path, sizeof(path)))
 		return diag_set(diag, -ENOENT, "cuda", "cuda-checkpoint is not here");
 	(void)snprintf(number, sizeof(number), "%d", target);
 	pid = fork();

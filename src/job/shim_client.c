@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/program.h"
 
 #define TIMEOUT_NS (5 * NS_PER_S)
 #define RETRY_MS 2
@@ -338,28 +339,21 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signo)
 	}
 }
 
-static const char *program_find(const char *given, char *buf, size_t buf_size)
+static const char *shim_program(const char *given, char *buf, size_t buf_size)
 {
-	static const char *const beside[] = { "reclaim-shim", "../job/reclaim-shim" };
-	char self[3000];
-	ssize_t n = given ? -1 : readlink("/proc/self/exe", self, sizeof(self) - 1);
+	static const char *const places[] = { "", "../job" };
 
-	if (n <= 0)
-		return given ? given : "reclaim-shim";
-	self[n] = '\0';
-	for (size_t i = 0; i < ARRAY_SIZE(beside); i++) {
-		(void)snprintf(buf, buf_size, "%.*s/%s", (int)(strrchr(self, '/') - self), self, beside[i]);
-		if (access(buf, X_OK) == 0)
-			return buf;
-	}
-	return "reclaim-shim";
+	if (given)
+		return given;
+	return program_find(NULL, places, ARRAY_SIZE(places), "reclaim-shim", buf, buf_size) == 0 ?
+		       buf : "reclaim-shim";
 }
 
 static int process_start(struct shim_client *c, const struct shim_client_config *config, struct diag *diag)
 {
 	CLEANUP_FD int log_fd = -1;
 	char program_buf[4000];
-	const char *program = program_find(config->program, program_buf, sizeof(program_buf));
+	const char *program = shim_program(config->program, program_buf, sizeof(program_buf));
 	char *args[] = { (char *)program, "--socket", c->socket, NULL };
 	uv_stdio_container_t stdio[3] = { { .flags = UV_IGNORE }, { .flags = UV_IGNORE },
 					  { .flags = UV_INHERIT_FD, .data.fd = 2 } };

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,9 +13,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/program.h"
 
 static int open_log(const char *path, int to)
 {
@@ -146,27 +149,17 @@ const char *proc_program(const char *name, char buf[PROC_PATH_MAX])
 {
 	/* Beside us when installed; elsewhere in src/ or examples/ in a build tree. */
 	static const char *const places[] = {
-		"%s/%s",       "%s/../coordinator/%s", "%s/../agent/%s",
-		"%s/../job/%s", "%s/../edge/%s",	 "%s/../transfer/%s",
-		"%s/../sim/%s", "%s/../../examples/train/%s", "%s/../libexec/reclaim/%s",
-		"%s/../lib/reclaim/examples/%s",
+		"", "../coordinator", "../agent", "../job", "../edge", "../transfer", "../sim",
+		"../../examples/train", "../libexec/reclaim", "../lib/reclaim/examples",
 	};
 	static const char *const build_env = "RECLAIM_BIN_DIR";
-	char self[PROC_PATH_MAX] = "", real[4096];
-	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	char *slash = n > 0 ? strrchr(self, '/') : NULL;
+	char real[PATH_MAX];
 
-	if (getenv(build_env))
-		(void)snprintf(self, sizeof(self), "%s", getenv(build_env));
-	else if (slash)
-		*slash = 0;
-	for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++)
-		if (path_format(buf, PROC_PATH_MAX, places[i], self, name) == 0 &&
-		    access(buf, X_OK) == 0) {
-			if (realpath(buf, real))
-				(void)path_format(buf, PROC_PATH_MAX, "%s", real);
-			return buf;
-		}
+	if (program_find(getenv(build_env), places, ARRAY_SIZE(places), name, buf, PROC_PATH_MAX) == 0) {
+		if (realpath(buf, real))
+			(void)path_format(buf, PROC_PATH_MAX, "%s", real);
+		return buf;
+	}
 	(void)snprintf(buf, PROC_PATH_MAX, "%s", name);
 	return buf;
 }

@@ -2,7 +2,6 @@
 #include "transfer/child.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,29 +10,17 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/program.h"
 
 int child_program(const char *given, char *ret, size_t size, struct diag *diag)
 {
-	static const char *const places[] = { "reclaim-transfer", "../transfer/reclaim-transfer",
-					      "../src/transfer/reclaim-transfer",
-					      "../libexec/reclaim/reclaim-transfer" };
-	char self[PATH_MAX];
-	ssize_t n;
-	char *slash;
+	static const char *const places[] = { "", "../transfer", "../src/transfer", "../libexec/reclaim" };
+	int r;
 
 	if (given)
 		return path_format(ret, size, "%s", given);
-	n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	if (n < 0)
-		return -errno;
-	self[n] = 0;
-	slash = strrchr(self, '/');
-	if (slash)
-		*slash = 0;
-	for (size_t i = 0; i < ARRAY_SIZE(places); i++)
-		if (path_format(ret, size, "%s/%s", self, places[i]) == 0 && access(ret, X_OK) == 0)
-			return 0;
-	return diag_set(diag, -ENOENT, "reclaim-transfer", "not found beside %s", self);
+	r = program_find(NULL, places, ARRAY_SIZE(places), "reclaim-transfer", ret, size);
+	return r == -ENOENT ? diag_set(diag, r, "reclaim-transfer", "not found near our own program") : r;
 }
 
 static void handle_closed(uv_handle_t *h)

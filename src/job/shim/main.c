@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/option.h"
 #include "base/point.h"
+#include "base/program.h"
 #include "job/shim/shim.h"
 
 #define START_TIMEOUT_NS (30 * NS_PER_S)
@@ -207,26 +208,15 @@ struct shim_options {
 /* The guest's tools lie beside us in the build tree, and in libexec when installed. */
 static const char *tools_find(const char *given, char *buf, size_t buf_size)
 {
-	static const char *const places[] = { "guest-bin", "../libexec/reclaim/guest-bin",
-					      "../lib/reclaim/guest-bin" };
-	char self[512], path[600];
-	ssize_t n;
+	static const char *const places[] = { "", "../libexec/reclaim", "../lib/reclaim" };
+	char path[600];
 
 	if (given)
 		return realpath(given, buf) && strlen(buf) < buf_size ? buf : NULL;
-	n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	if (n < 0)
+	if (program_find(NULL, places, ARRAY_SIZE(places), "guest-bin/reclaim-init", path, sizeof(path)) < 0)
 		return NULL;
-	self[n] = '\0';
-	for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
-		(void)snprintf(path, sizeof(path), "%.*s/%s", (int)(strrchr(self, '/') - self), self, places[i]);
-		if (realpath(path, buf)) {
-			(void)snprintf(path, sizeof(path), "%.560s/reclaim-init", buf);
-			if (access(path, X_OK) == 0)
-				return buf;
-		}
-	}
-	return NULL;
+	*strrchr(path, '/') = '\0';
+	return realpath(path, buf) ? buf : NULL;
 }
 
 static int run(const void *values, int argc, const char *const *argv)
