@@ -290,6 +290,7 @@ int main(int argc, char **argv)
 		.name = "reclaimd",
 		.summary = "the agent on a lent machine",
 		.version = RECLAIM_VERSION,
+		.section = 8,
 		.commands = commands,
 		.detail = "SIGHUP reads the lend terms again. SIGTERM ends the agent and leaves its guests\n"
 			  "running under their supervisors; the next agent takes them over.",

@@ -60,6 +60,7 @@ struct program {
 	const char *detail;  /* paragraphs, or NULL */
 	const char *version;
 	const struct command *commands; /* ends with a NULL name; a single row named "" = no subcommands */
+	int section;         /* of the manual; 0 = 1, commands for everybody */
 };
 
 enum { EXIT_USAGE = 2 };

@@ -67,12 +67,23 @@ static void roff_text(const char *text, FILE *out)
 	(void)fputc('\n', out);
 }
 
+/* Details are laid out by hand, in lines that fit a terminal. */
+static void man_detail(const char *detail, FILE *out)
+{
+	if (!detail)
+		return;
+	(void)fputs(".Bd -unfilled\n", out);
+	roff_text(detail, out);
+	(void)fputs(".Ed\n", out);
+}
+
 static void man_command(const struct command *c, FILE *out)
 {
-	if (*c->name)
-		(void)fprintf(out, ".Ss %s%s%s\n", c->name, c->args ? " " : "", c->args ? c->args : "");
-	roff_text(c->help, out);
-	if (c->options) {
+	if (*c->name) {
+		(void)fprintf(out, ".Ss %s%s%s\n", c->name, c->args && *c->args ? " " : "", c->args ? c->args : "");
+		roff_text(c->help, out);
+	}
+	if (c->options && c->options->kind) {
 		(void)fputs(".Bl -tag -width Ds\n", out);
 		for (const struct option *o = c->options; o->kind; o++) {
 			(void)fputs(".It ", out);
@@ -88,23 +99,34 @@ static void man_command(const struct command *c, FILE *out)
 		}
 		(void)fputs(".El\n", out);
 	}
-	if (c->detail) {
-		(void)fputs(".Pp\n", out);
-		roff_text(c->detail, out);
-	}
+	man_detail(c->detail, out);
 }
 
 int doc_print_man(const struct program *p, FILE *out)
 {
-	(void)fprintf(out, ".Dd $Mdocdate$\n.Dt %s 1\n.Os\n.Sh NAME\n.Nm %s\n.Nd %s\n", p->name, p->name,
-		      p->summary);
-	(void)fprintf(out, ".Sh SYNOPSIS\n.Nm\n.Op Ar command\n.Op Ar options\n.Sh DESCRIPTION\n");
-	roff_text(p->detail ? p->detail : p->summary, out);
-	(void)fputs(".Sh COMMANDS\n", out);
+	bool alone = *p->commands->name == '\0';
+
+	(void)fprintf(out, ".Dd $Mdocdate$\n.Dt %s %d\n.Os ReclaimNet %s\n.Sh NAME\n.Nm %s\n.Nd %s\n",
+		      p->name, p->section ? p->section : 1, p->version, p->name, p->summary);
+	(void)fprintf(out, ".Sh SYNOPSIS\n.Nm\n%s.Op Ar option ...\n", alone ? "" : ".Ar command\n");
+	if (!alone || p->commands->args)
+		(void)fprintf(out, ".Op Ar %s\n", alone ? p->commands->args : "argument ...");
+	(void)fputs(".Sh DESCRIPTION\n", out);
+	roff_text(alone ? p->commands->help : p->summary, out);
+	man_detail(p->detail, out);
+	(void)fprintf(out, ".Sh %s\n", alone ? "OPTIONS" : "COMMANDS");
 	for (const struct command *c = p->commands; c->name; c++)
 		man_command(c, out);
 	(void)fputs(".Sh EXIT STATUS\n0 on success, 1 on failure, 2 on wrong usage.\n", out);
 	return 0;
+}
+
+static void completion_words(const struct command *c, FILE *out)
+{
+	(void)fputs("COMPREPLY=($(compgen -f -W '", out);
+	for (const struct option *o = c->options; o && o->kind; o++)
+		(void)fprintf(out, "--%s ", o->name);
+	(void)fputs("--help' -- \"$cur\"));;\n", out);
 }
 
 int doc_print_completion(const struct program *p, FILE *out)
@@ -118,11 +140,15 @@ int doc_print_completion(const struct program *p, FILE *out)
 		for (const struct command *c = p->commands; c->name; c++) {
 			if ((strchr(c->name, ' ') != NULL) != (pass == 0) || !*c->name)
 				continue;
-			(void)fprintf(out, "\t\"%s \"*) COMPREPLY=($(compgen -f -W '", c->name);
-			for (const struct option *o = c->options; o && o->kind; o++)
-				(void)fprintf(out, "--%s ", o->name);
-			(void)fputs("--help' -- \"$cur\"));;\n", out);
+			(void)fprintf(out, "\t\"%s \"*) ", c->name);
+			completion_words(c, out);
 		}
+	}
+	if (!*p->commands->name) {
+		(void)fputs("\t*) ", out);
+		completion_words(p->commands, out);
+		(void)fprintf(out, "\tesac\n}\ncomplete -F _%s %s\n", p->name, p->name);
+		return 0;
 	}
 	(void)fputs("\t*) COMPREPLY=($(compgen -W '", out);
 	for (const struct command *c = p->commands; c->name; c++)

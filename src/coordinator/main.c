@@ -265,6 +265,7 @@ int main(int argc, char **argv)
 		.name = "reclaim-coordinator",
 		.summary = "queue, leases and moves of a campus of lent machines",
 		.version = RECLAIM_VERSION,
+		.section = 8,
 		.commands = commands,
 	};
 	point_init();

@@ -341,7 +341,7 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signo)
 
 static const char *shim_program(const char *given, char *buf, size_t buf_size)
 {
-	static const char *const places[] = { "", "../job" };
+	static const char *const places[] = { "", "../job", "../libexec/reclaim" };
 
 	if (given)
 		return given;

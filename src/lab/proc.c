@@ -149,7 +149,7 @@ const char *proc_program(const char *name, char buf[PROC_PATH_MAX])
 {
 	/* Beside us when installed; elsewhere in src/ or examples/ in a build tree. */
 	static const char *const places[] = {
-		"", "../coordinator", "../agent", "../job", "../edge", "../transfer", "../sim",
+		"", "../bin", "../sbin", "../coordinator", "../agent", "../job", "../edge", "../transfer", "../sim",
 		"../../examples/train", "../libexec/reclaim", "../lib/reclaim/examples",
 	};
 	static const char *const build_env = "RECLAIM_BIN_DIR";
