@@ -7,6 +7,7 @@
 file=$RECLAIM_CHECKPOINT_DIR/count
 n=$(cat "$file" 2>/dev/null || echo 0)
 save() { echo "$n" >"$file.tmp" && mv "$file.tmp" "$file"; }
+[ "$n" = 0 ] || echo "going on after $n"
 trap 'save; exit 85' TERM
 while [ "$n" -lt 200 ]; do
 	n=$((n + 1))

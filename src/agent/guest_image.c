@@ -4,7 +4,8 @@
  * seals it into the store, and it becomes guest.image, "saved". Final means
  * that no process runs past it: the guest left, acknowledged, or stands still.
  *
- * The image is taken from the committed folder itself. A program that removes
+ * The image is taken from the committed folder itself, and of plain files from the
+ * checkpoint folder without what the watch says is not of the set. A program that removes
  * it in the middle (it keeps its last two) makes the sealing fail with "changed
  * under our hands", and the newest commit is tried.
  */
@@ -32,6 +33,8 @@ struct guest_take {
 	char job[IMAGE_JOB_MAX + 1], previous[IMAGE_DIGEST_HEX + 1];
 	char src[PATH_MAX];
 	char *meta;
+	char **skip;               /* the watch's list, copied */
+	size_t skip_count;
 	image_cancel cancel;
 	uint64_t output_offset, ran_ns, began_ns, took_ns;
 	bool final, dump;
@@ -43,6 +46,9 @@ struct guest_take {
 static void take_free(struct guest_take *t)
 {
 	explicit_bzero(t->params.key, sizeof(t->params.key));
+	for (size_t i = 0; i < t->skip_count; i++)
+		free(t->skip[i]);
+	free(t->skip);
 	free(t->meta);
 	free(t);
 }
@@ -136,23 +142,49 @@ void guest_take_cancel(struct guest *g)
 	g->take = NULL;
 }
 
-/* Seals g->dir/folder[/name]. seq is the watch's, 0 for a dump. */
-static int take_begin(struct guest *g, const char *folder, const char *name, uint64_t seq,
-		      bool final)
+static int path_compare(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* A set of plain files lies in the checkpoint folder beside what is not part of it. */
+static int copy_skips(struct guest_take *t, const struct ckpt_watch *w)
+{
+	char *const *skip;
+	size_t n = ckpt_watch_skips(w, &skip);
+	t->skip = calloc(n ? n : 1, sizeof(*t->skip));
+	if (!t->skip)
+		return -ENOMEM;
+	for (size_t i = 0; i < n; i++) {
+		t->skip[i] = strdup(skip[i]);
+		if (!t->skip[i])
+			return -ENOMEM;
+		t->skip_count++;
+	}
+	qsort(t->skip, n, sizeof(*t->skip), path_compare);
+	return 0;
+}
+
+/* Seals g->dir/folder[/name]. commit is the watch's, NULL for a dump. */
+static int take_begin(struct guest *g, const char *folder, const struct ckpt_commit *commit, bool final)
 {
 	struct guest_take *t = calloc(1, sizeof(*t));
 	if (!t)
 		return -ENOMEM;
+	bool files = commit && commit->format == JOB_CKPT_FILES;
+	const char *name = commit && !files ? commit->name : "";
 	int r = path_format(t->src, sizeof(t->src), "%s/%s%s%s", g->dir, folder, name[0] ? "/" : "", name);
+	if (r == 0 && files)
+		r = copy_skips(t, g->watch);
 	if (r < 0) {
-		free(t);
+		take_free(t);
 		return r;
 	}
 	t->guest = g;
 	t->store = g->agent->images;
 	(void)snprintf(t->job, sizeof(t->job), "%s", g->job);
 	(void)snprintf(t->previous, sizeof(t->previous), "%s", g->image.digest);
-	t->dump = seq == 0;
+	t->dump = !commit;
 	/* Output before the folder began to change is surely before the commit. */
 	t->output_offset = g->activity ? g->activity_offset : output_size(g);
 	t->began_ns = clock_boot_ns();
@@ -168,13 +200,15 @@ static int take_begin(struct guest *g, const char *folder, const char *name, uin
 		.seq = ++g->image_seq,
 		.src_dir = t->src,
 		.previous = t->previous[0] ? t->previous : NULL,
+		.skip = (const char *const *)t->skip,
+		.skip_count = t->skip_count,
 		.meta_json = t->meta,
 		.cancel = &t->cancel,
 	};
 	memcpy(t->params.key, g->key, sizeof(t->params.key));
 	g->take = t;
-	if (seq)
-		g->commit_seq_seen = seq;
+	if (commit)
+		g->commit_seq_seen = commit->seq;
 	g->activity = false;
 	r = task_run(g->agent->loop, take_work, take_done, t);
 	if (r < 0) {
@@ -253,7 +287,7 @@ void guest_dumped(struct guest *g, const struct shim_dumped *d)
 		return;
 	}
 	g->frozen = true;
-	if (take_begin(g, "work", "", 0, g->dump_final || g->phase == GUEST_NOTICED) < 0)
+	if (take_begin(g, "work", NULL, g->dump_final || g->phase == GUEST_NOTICED) < 0)
 		log_warn("job %s: dump not taken: out of memory", g->job);
 }
 
@@ -290,7 +324,7 @@ void guest_watch_scan(struct guest *g)
 	if (!c.found || c.seq <= g->commit_seq_seen)
 		return;
 	POINT("agent.commit.seen");
-	if (take_begin(g, "ckpt", c.name, c.seq, false) < 0)
+	if (take_begin(g, "ckpt", &c, false) < 0)
 		log_warn("job %s: checkpoint not taken: out of memory", g->job);
 	if (g->phase != GUEST_NOTICED || c.seq <= g->commit_seq_at_notice)
 		return;
@@ -339,7 +373,7 @@ void guest_finalize(struct guest *g)
 	if (!stands_still(g))
 		return;
 	if (scan(g, &c) == 0 && c.found && c.seq > g->commit_seq_seen && 
-	    take_begin(g, "ckpt", c.name, c.seq, true) == 0)
+	    take_begin(g, "ckpt", &c, true) == 0)
 		return;
 	final_is_ready(g);
 }

@@ -91,6 +91,9 @@ struct image_take_params {
 	const char *src_dir;       /* a committed checkpoint: nobody writes to it now */
 	uint8_t key[IMAGE_KEY_LEN];
 	const char *previous;      /* digest of the image before, or NULL */
+	/* Paths below src_dir that stay out, a folder with all in it; in strcmp() order. */
+	const char *const *skip;
+	size_t skip_count;
 	const char *meta_json;     /* the caller's, in clear in the manifest; NULL = "{}" */
 	unsigned flags;
 	uint32_t chunk_size;       /* 0 = the previous image's, or by size; else a power of two */

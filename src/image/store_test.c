@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "base/check.h"
 #include "base/file.h"
 #include "base/rng.h"
 #include "image/incoming.h"
@@ -412,12 +413,39 @@ static void test_arrival_resumes_and_commits(void **state)
 	image_store_close(other);
 }
 
+/* A set of plain files is taken without what lies beside it. */
+static void test_skip(void **state)
+{
+	static const char *const skip[] = { "half", "old", "sub/x.tmp" };
+	struct image_take_params p = { .job = "jobskip", .epoch = 1, .seq = 1, .skip = skip,
+				       .skip_count = ARRAY_SIZE(skip) };
+	struct image_info info;
+	struct diag d = DIAG_INIT;
+
+	assert_int_equal(mkdir(at("set"), 0755), 0);
+	assert_int_equal(mkdir(at("set/old"), 0755), 0);
+	assert_int_equal(mkdir(at("set/sub"), 0755), 0);
+	put("set/half", "h", 1);
+	put("set/halfway", "w", 1);
+	put("set/old/gone", "g", 1);
+	put("set/sub/x.tmp", "t", 1);
+	put("set/sub/x", "x", 1);
+	memcpy(p.key, key, 32);
+	p.src_dir = at("set");
+	assert_int_equal(image_take(store, &p, &info, &d), 0);
+	assert_int_equal(image_restore(store, "jobskip", info.digest, key, at("unset"), NULL, NULL, &d), 0);
+	assert_int_equal(run("cd %s && [ \"$(find . -type f | sort | tr '\\n' ' ')\" = './halfway ./sub/x ' ]",
+			     at("unset")), 0);
+	assert_int_equal(run("[ ! -e %s/old ]", at("unset")), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_everything_comes_back, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_unchanged_chunks_are_shared, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_one_folder_makes_one_pack, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_skip, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_take_cancelled, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_damage_is_named_and_falls_back, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_wrong_key, setup, teardown),

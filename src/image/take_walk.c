@@ -364,6 +364,17 @@ static int name_keep(const struct dirent *e)
 	return strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
 }
 
+static int skip_compare(const void *path, const void *skip)
+{
+	return strcmp(path, *(const char *const *)skip);
+}
+
+static bool skipped(const struct taker *t, const char *path)
+{
+	return t->p->skip_count &&
+	       bsearch(path, t->p->skip, t->p->skip_count, sizeof(*t->p->skip), skip_compare);
+}
+
 static int dir_take(struct taker *t, int fd, const char *path, unsigned depth, struct diag *diag);
 
 /* type: what the folder says of it (DT_UNKNOWN: it does not), which saves asking for each file. */
@@ -423,7 +434,7 @@ static int dir_take(struct taker *t, int fd, const char *path, unsigned depth, s
 		if (r == 0)
 			r = path_format(child, sizeof(child), "%s%s%s", path, *path ? "/" : "",
 					names[i]->d_name);
-		if (r == 0)
+		if (r == 0 && !skipped(t, child))
 			r = child_take(t, fd, names[i]->d_name, names[i]->d_type, child, depth,
 				       diag);
 		free(names[i]);
