@@ -233,6 +233,7 @@ uint64_t owner_remaining_ns(const struct agent *a);
 /* The strings in ret are owned: release with schema_done(&owner_status_schema). */
 void owner_snapshot(struct agent *a, uint64_t history, struct owner_status *ret);
 void owner_notify(struct agent *a);
+void owner_publish_window(struct agent *a);
 
 /* owner_socket.c */
 int owner_socket_open(struct agent *a, struct diag *diag);

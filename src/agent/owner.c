@@ -12,6 +12,7 @@
 
 #include "agent/agent_internal.h"
 #include "base/check.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/parse.h"
 #include "base/point.h"
@@ -421,6 +422,19 @@ void owner_notify(struct agent *a)
 
 /* ---- opening: go on where an earlier agent stopped ---- */
 
+/* For `reclaim back` by an owner who finds no agent. */
+void owner_publish_window(struct agent *a)
+{
+	char path[PATH_MAX], text[32];
+	(void)snprintf(text, sizeof(text), "%llu\n", (unsigned long long)(a->terms.window_ns / NS_PER_MS));
+	int r = path_format(path, sizeof(path), "%s/" OWNER_WINDOW_FILE, a->run_dir);
+	if (r == 0)
+		r = file_write_atomic(path, text, strlen(text), 0644);
+	if (r < 0)
+		log_warn("%s/" OWNER_WINDOW_FILE ": %s; 'reclaim back' without an agent would take 60 s",
+			 a->run_dir, strerror(-r));
+}
+
 int owner_open(struct agent *a, struct diag *diag)
 {
 	struct owner *o = &a->owner;
@@ -429,6 +443,7 @@ int owner_open(struct agent *a, struct diag *diag)
 	loop_timer_init(&o->proof, a->loop, on_proof, a);
 	if (o->state == CONTROL_OWNER_FREE)
 		o->state = CONTROL_OWNER_OWNED;
+	owner_publish_window(a);
 	int r = journal_save(a);
 	if (r < 0)
 		return diag_set(diag, r, a->state_dir, "cannot write: %s", strerror(-r));

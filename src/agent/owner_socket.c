@@ -54,6 +54,7 @@ int owner_reload(struct agent *a, char *error, size_t size)
 	a->slot_used = used;
 	terms_done(&a->terms);
 	a->terms = fresh;
+	owner_publish_window(a);
 	log_info("terms: read again from %s", a->config.terms);
 	/* A new hello tells the coordinator; it costs a reconnect, and reloads are rare. */
 	if (a->link)

@@ -201,8 +201,7 @@ static int run_renew(const void *values, int argc, const char *const *argv)
 	CLEANUP_FREE char *csr = NULL;
 	struct diag diag = DIAG_INIT;
 	char dir[PATH_MAX];
-	if (identity_dir(o, dir, sizeof(dir)) < 0 || cli_context_open(&ctx) < 0 ||
-	    cli_connect(&ctx, &c) < 0)
+	if (identity_dir(o, dir, sizeof(dir)) < 0 || cli_open(&ctx, &c) < 0)
 		return 1;
 	int r = identity_request(dir, identity_self(ctx.identity)->name, &csr, &diag);
 	if (r == 0)

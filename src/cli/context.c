@@ -98,3 +98,9 @@ int cli_connect(const struct cli_context *c, struct http_client **ret)
 		(void)cli_fail(&diag);
 	return r;
 }
+
+int cli_open(struct cli_context *c, struct http_client **ret)
+{
+	int r = cli_context_open(c);
+	return r < 0 ? r : cli_connect(c, ret);
+}

@@ -24,6 +24,8 @@ void cli_context_close(struct cli_context *c);
 #define CLEANUP_CONTEXT __attribute__((cleanup(cli_context_close)))
 /* A connection of its own (one per thread). Prints what is wrong. */
 int cli_connect(const struct cli_context *c, struct http_client **ret);
+/* Both, for a command that needs one connection. Prints what is wrong; 0 or -errno. */
+int cli_open(struct cli_context *c, struct http_client **ret);
 
 /* "reclaim: where: what" on stderr; returns 1, the exit status for it. */
 int cli_fail(const struct diag *diag);

@@ -226,7 +226,7 @@ static int run_submit(const void *values, int argc, const char *const *argv)
 	CLEANUP_CONTEXT struct cli_context ctx = { 0 };
 	CLEANUP_HTTP_CLIENT struct http_client *c = NULL;
 	struct rest_job job;
-	if (cli_context_open(&ctx) < 0 || cli_connect(&ctx, &c) < 0)
+	if (cli_open(&ctx, &c) < 0)
 		return 1;
 	if (submit_args(o, c, argc, argv, &job) < 0)
 		return 1;
@@ -294,7 +294,7 @@ static int run_run(const void *values, int argc, const char *const *argv)
 	CLEANUP_CONTEXT struct cli_context ctx = { 0 };
 	CLEANUP_HTTP_CLIENT struct http_client *c = NULL;
 	struct rest_job job;
-	if (cli_context_open(&ctx) < 0 || cli_connect(&ctx, &c) < 0)
+	if (cli_open(&ctx, &c) < 0)
 		return 1;
 	if (submit_args(o, c, argc, argv, &job) < 0)
 		return 1;
@@ -358,7 +358,7 @@ static int run_ps(const void *values, int argc, const char *const *argv)
 	char path[512], user[256] = "";
 	if (o->user && http_client_escape(o->user, user, sizeof(user)) < 0)
 		return cli_failf("--user: '%s' is no name", o->user);
-	if (cli_context_open(&ctx) < 0 || cli_connect(&ctx, &c) < 0)
+	if (cli_open(&ctx, &c) < 0)
 		return 1;
 	(void)snprintf(path, sizeof(path), "/v1/jobs?all=%d%s%s", o->all, *user ? "&user=" : "", user);
 	struct rest_jobs jobs;
@@ -420,7 +420,7 @@ static int run_show(const void *values, int argc, const char *const *argv)
 	CLEANUP_HTTP_CLIENT struct http_client *c = NULL;
 	struct diag diag = DIAG_INIT;
 	struct rest_job job;
-	if (cli_context_open(&ctx) < 0 || cli_connect(&ctx, &c) < 0)
+	if (cli_open(&ctx, &c) < 0)
 		return 1;
 	if (job_call(c, "GET", argv[0], "", &job, &diag) < 0)
 		return cli_fail(&diag);
@@ -436,7 +436,7 @@ static int run_cancel(const void *values, int argc, const char *const *argv)
 {
 	CLEANUP_CONTEXT struct cli_context ctx = { 0 };
 	CLEANUP_HTTP_CLIENT struct http_client *c = NULL;
-	if (cli_context_open(&ctx) < 0 || cli_connect(&ctx, &c) < 0)
+	if (cli_open(&ctx, &c) < 0)
 		return 1;
 	int status = 0;
 	for (int i = 0; i < argc; i++) {

@@ -1,47 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The owner's commands. They speak to the agent on this machine and to nobody
- * else. When no agent answers, `back` speaks to the guests' supervisors, and
- * `back --now` calls reclaim-cut: both work for the owner's group without root.
+ * else. When no agent answers, `back` goes to owner_direct.c: both ways work for
+ * the owner's group without root.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/parse.h"
-#include "base/program.h"
-#include "base/vec.h"
 #include "cli/commands.h"
 #include "cli/context.h"
+#include "cli/owner_internal.h"
 #include "io/unix_client.h"
-#include "job/shim_client.h"
 #include "wire/control.h"
 #include "wire/owner.h"
 
 /* An agent that runs answers at once; an owner does not wait for one that hangs. */
 #define ANSWER_NS (2 * NS_PER_S)
 #define ANSWER_NOW_NS (300 * NS_PER_MS)
-#define AFTER_DEADLINE_NS (5 * NS_PER_S)
-/* The declared window stands in the terms, which only the agent reads. */
-#define WINDOW_UNKNOWN_NS (60 * NS_PER_S)
 
-struct owner_options {
-	const char *run;
-	bool json, now, cancel, no_wait, here;
-	uint64_t in, history;
-	const char *reason;
-};
-
-static const char *run_dir(const struct owner_options *o)
+const char *owner_run_dir(const struct owner_options *o)
 {
 	const char *env = getenv("RECLAIM_RUN");
 	return o->run ? o->run : (env && *env ? env : "/run/reclaim");
@@ -50,7 +35,7 @@ static const char *run_dir(const struct owner_options *o)
 static int agent_open(const struct owner_options *o, struct unix_client **ret)
 {
 	char path[256];
-	int r = path_format(path, sizeof(path), "%s/agent.sock", run_dir(o));
+	int r = path_format(path, sizeof(path), "%s/agent.sock", owner_run_dir(o));
 	return r < 0 ? r : unix_client_open(path, ret);
 }
 
@@ -68,7 +53,7 @@ static int no_agent(const struct owner_options *o, int r)
 {
 	const char *hint = r == -EACCES ? "; only root and the owner's group may" :
 			   r == -ENOENT || r == -ECONNREFUSED ? "; no agent runs here" : "";
-	return cli_failf("%s/agent.sock: %s%s", run_dir(o), strerror(-r), hint);
+	return cli_failf("%s/agent.sock: %s%s", owner_run_dir(o), strerror(-r), hint);
 }
 
 static void print_guest(const struct owner_guest *g)
@@ -184,21 +169,18 @@ static int print_free(const struct owner_options *o, const struct owner_status *
 	return 0;
 }
 
-static int back_without_agent(const struct owner_options *o, uint64_t window_ns);
-static int cut_without_agent(const struct owner_options *o);
-
 /* The agent died while we waited: what it began, its guests' supervisors and the kernel finish. */
 static int agent_left(const struct owner_options *o, const struct owner_status *s, uint64_t end_ns)
 {
-	uint64_t now = clock_boot_ns(), left = end_ns > now + AFTER_DEADLINE_NS ? end_ns - now - AFTER_DEADLINE_NS : 0;
+	uint64_t now = clock_boot_ns(), left = end_ns > now + OWNER_AFTER_DEADLINE_NS ? end_ns - now - OWNER_AFTER_DEADLINE_NS : 0;
 	if (s->mode == CONTROL_RECLAIM_NOW || left == 0)
-		return cut_without_agent(o);
-	return back_without_agent(o, left);
+		return owner_cut_direct(o);
+	return owner_back_direct(o, left);
 }
 
 static int wait_free(const struct owner_options *o, struct unix_client *c, struct owner_status *s)
 {
-	uint64_t end = clock_boot_ns() + s->remaining_ms * NS_PER_MS + AFTER_DEADLINE_NS;
+	uint64_t end = clock_boot_ns() + s->remaining_ms * NS_PER_MS + OWNER_AFTER_DEADLINE_NS;
 	bool tty = isatty(STDERR_FILENO) && !o->json;
 	while (s->state == CONTROL_OWNER_NOTICE || s->state == CONTROL_OWNER_DRAINING) {
 		CLEANUP_JSON json_t *in = NULL;
@@ -207,12 +189,12 @@ static int wait_free(const struct owner_options *o, struct unix_client *c, struc
 		uint64_t now = clock_boot_ns();
 		if (now >= end)
 			return cli_failf("%s: still not free %s after the deadline%s%s", s->node,
-					 format_duration(AFTER_DEADLINE_NS, left), s->alarm ? ": " : "",
+					 format_duration(OWNER_AFTER_DEADLINE_NS, left), s->alarm ? ": " : "",
 					 s->alarm ? s->alarm : "");
 		if (tty)
 			(void)fprintf(stderr, "\r%s: %s, %zu guest(s), at most %s ", s->node,
 				      control_owner_state_names[s->state], s->guests_count,
-				      format_duration(end - now - AFTER_DEADLINE_NS, left));
+				      format_duration(end - now - OWNER_AFTER_DEADLINE_NS, left));
 		int r = unix_client_receive(c, MIN(end - now, NS_PER_S), &in);
 		if (r == -ETIMEDOUT)
 			continue;
@@ -228,130 +210,6 @@ static int wait_free(const struct owner_options *o, struct unix_client *c, struc
 		(void)fputs("\r\033[K", stderr);
 	return s->state == CONTROL_OWNER_LENT ? cli_failf("%s: the reclaim was cancelled", s->node)
 					      : print_free(o, s);
-}
-
-/* Everything that is needed is in the kernel and in one small program: no agent. */
-static int cut_without_agent(const struct owner_options *o)
-{
-	char beside[4096];
-	struct stat st;
-	/* An agent of an ordinary user has no edge and no cgroups: its supervisors are all there is. */
-	if (geteuid() != 0 && stat(run_dir(o), &st) == 0 && st.st_uid == geteuid())
-		return back_without_agent(o, 0);
-	static const char *const here[] = { "" };
-	const char *program = program_find(NULL, here, 1, "reclaim-cut", beside, sizeof(beside)) == 0 ?
-				      beside : "/usr/sbin/reclaim-cut";
-	(void)fflush(NULL);
-	(void)execl(program, "reclaim-cut", "--run", run_dir(o), (char *)NULL);
-	return cli_failf("no agent answers, and %s cannot be run: %s", program, strerror(errno));
-}
-
-static int notice_shim(const char *socket, uint64_t window_ns, const char *reason)
-{
-	char id[] = OWNER_DIRECT_NOTICE;
-	struct diag diag = DIAG_INIT;
-	struct shim_command cmd = {
-		.type = SHIM_CMD_NOTICE,
-		.notice = { .notice_id = id,
-			    .reason = (char *)reason,
-			    .deadline_ns = clock_boot_ns() + window_ns,
-			    .window_ns = window_ns },
-	};
-	int r = shim_call(socket, &cmd, ANSWER_NS, NULL, &diag);
-	return r;
-}
-
-/* What a supervisor that can no longer be asked has left behind: nobody's word for anything. */
-struct unproven {
-	uint64_t pids_left;   /* by the supervisors' own count */
-	unsigned supervisors; /* gone without a word: their socket lies there, nobody listens */
-};
-
-/* True once nothing more is to be heard of the guest behind this supervisor. A socket that is gone
- * was closed after the proof: a new agent has taken over and let go of it. */
-static bool shim_is_done(const char *socket, struct unproven *u)
-{
-	struct shim_command cmd = { .type = SHIM_CMD_STATUS };
-	struct shim_event ev = { .type = SHIM_EVENT_HELLO };
-	struct diag diag = DIAG_INIT;
-	int r = shim_call(socket, &cmd, ANSWER_NS, &ev.hello, &diag);
-	if (r == -ENOENT)
-		return true;
-	if (r == -ECONNREFUSED) {
-		u->supervisors++;
-		return true;
-	}
-	if (r < 0)
-		return false;
-	bool done = ev.hello.state == SHIM_ENDED || ev.hello.state == SHIM_WAITING;
-	u->pids_left += done ? ev.hello.exited.pids_left : 0;
-	shim_event_done(&ev);
-	return done;
-}
-
-struct sockets VEC(char *);
-
-static int wait_shims(const struct sockets *told, uint64_t window_ns, struct unproven u)
-{
-	uint64_t asked = clock_boot_ns(), end = asked + window_ns + AFTER_DEADLINE_NS;
-	char text[FORMAT_MAX];
-	for (size_t i = 0; i < told->count;) {
-		if (shim_is_done(told->data[i], &u)) {
-			i++;
-			continue;
-		}
-		if (clock_boot_ns() >= end)
-			return cli_failf("a guest is still here %s after the deadline; 'reclaim back --now' ends it",
-					 format_duration(AFTER_DEADLINE_NS, text));
-		const struct timespec pause = { 0, 50 * 1000000L }; /* it says nothing by itself on this call */
-		(void)nanosleep(&pause, NULL);
-	}
-	if (u.pids_left)
-		return cli_failf("%llu guest process(es) are left", (unsigned long long)u.pids_left);
-	if (u.supervisors)
-		return cli_failf("%u supervisor(s) died without a word: whether their guests are gone is not "
-				 "proven; 'reclaim back --now' makes sure", u.supervisors);
-	(void)printf("this machine is yours after %s: no guest process is left\n",
-		     format_duration(clock_boot_ns() - asked, text));
-	return 0;
-}
-
-/* The guests' supervisors hold the timers: each gets the notice and keeps its own deadline. A
- * deadline that has passed ends the guest at once. */
-static int back_without_agent(const struct owner_options *o, uint64_t window_ns)
-{
-	char dir_name[256], path[512];
-	struct sockets told = VEC_INIT;
-	if (path_format(dir_name, sizeof(dir_name), "%s/shim", run_dir(o)) < 0)
-		return 1;
-	CLEANUP_DIR DIR *d = opendir(dir_name);
-	if (!d)
-		return cli_failf("no agent answers, and %s: %s", dir_name, strerror(errno));
-	unsigned deaf = 0;
-	struct unproven unproven = { 0 };
-	for (struct dirent *e; (e = readdir(d));) {
-		size_t len = strlen(e->d_name);
-		if (len < 6 || strcmp(e->d_name + len - 5, ".sock") != 0 ||
-		    path_format(path, sizeof(path), "%s/%s", dir_name, e->d_name) < 0)
-			continue;
-		int r = notice_shim(path, window_ns, o->reason ? o->reason : "owner");
-		if (r == 0 && VEC_PUSH(&told, strdup(path)) < 0)
-			deaf++;
-		else if (r == -ECONNREFUSED)
-			unproven.supervisors++;
-		else if (r < 0)
-			deaf++;
-	}
-	char text[FORMAT_MAX];
-	(void)printf("no agent answers; %zu guest(s) were told by their supervisors and end within %s\n",
-		     told.count, format_duration(window_ns, text));
-	int status = o->no_wait ? 0 : wait_shims(&told, window_ns, unproven);
-	VEC_EACH(&told, t)
-		free(*t);
-	VEC_DONE(&told);
-	if (deaf)
-		return cli_failf("%u guest(s) could not be told; 'reclaim back --now' ends them", deaf);
-	return status;
 }
 
 static int run_back(const void *values, int argc, const char *const *argv)
@@ -376,10 +234,10 @@ static int run_back(const void *values, int argc, const char *const *argv)
 	if (r == -EACCES)
 		return no_agent(o, r);
 	if (r < 0 && o->now)
-		return cut_without_agent(o);
+		return owner_cut_direct(o);
 	if (r < 0)
 		return o->cancel ? no_agent(o, r)
-				 : back_without_agent(o, o->in ? o->in : WINDOW_UNKNOWN_NS);
+				 : owner_back_direct_declared(o);
 	int status;
 	if (s.error)
 		status = cli_failf("%s", s.error);
@@ -430,7 +288,7 @@ const struct command cli_owner_commands[] = {
 		.detail = "Guests are told, save, and move away; at the end of the window whatever is left is\n"
 			  "killed. Waits until the machine is free, and says how that was proven. Works with\n"
 			  "the coordinator and the network down. With the agent dead the guests' supervisors\n"
-			  "keep the window (60 s, or --in), and --now runs reclaim-cut."),
+			  "keep the window (the declared one, or --in), and --now runs reclaim-cut."),
 	COMMAND("pause", plain_options, run_pause,
 		"place nothing new here, until 'resume'; survives every restart"),
 	COMMAND("resume", plain_options, run_resume, "end a pause"),

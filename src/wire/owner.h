@@ -23,6 +23,9 @@
 /* The notice of an owner who found no agent and spoke to the guests' supervisors: the next agent
  * takes the reclaim over. */
 #define OWNER_DIRECT_NOTICE "owner-direct"
+/* In the run folder, for the same owner: the declared window in ms, in digits. It outlives the agent. */
+#define OWNER_WINDOW_FILE "window"
+#define OWNER_WINDOW_MAX_MS (UINT64_C(24) * 3600 * 1000)
 
 enum owner_command {
 	OWNER_CMD_STATUS = 0,

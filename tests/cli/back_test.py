@@ -8,8 +8,8 @@ import sys
 import tempfile
 
 
-def back(reclaim, run):
-    return subprocess.run([reclaim, "back", "--run", run, "--in", "1s"], capture_output=True,
+def back(reclaim, run, *args):
+    return subprocess.run([reclaim, "back", "--run", run, *(args or ("--in", "1s"))], capture_output=True,
                           text=True, timeout=20)
 
 
@@ -21,6 +21,13 @@ def main():
         os.mkdir(run + "/shim")
         p = back(reclaim, run)
         assert p.returncode == 0 and "no guest process is left" in p.stdout, p
+        # The window is what the agent last declared, where it did and where it makes sense.
+        for text, said in ((None, "60.0 s"), ("1500\n", "1.5 s"), ("90000000000\n", "60.0 s"), ("x\n", "60.0 s")):
+            if text:
+                with open(run + "/window", "w") as f:
+                    f.write(text)
+            p = back(reclaim, run, "--no-wait")
+            assert p.returncode == 0 and "within " + said in p.stdout, (text, p)
         # A supervisor that was killed leaves its socket behind, and proves nothing.
         s = socket.socket(socket.AF_UNIX)
         s.bind(run + "/shim/job.1.sock")
