@@ -5,6 +5,7 @@
  *     main.c          reads the configuration, opens everything, runs the loop
  *     owner.c         the owner's state: transitions, deadlines, schedule, proof
  *     owner_socket.c  the owner's commands, over a Unix socket
+ *     trigger.c       back without a command: who sees the owner, and what follows
  *     journal.c       what must outlive the agent: intent, pause, notice, history
  *     link.c          the coordinator: hello, status and leases, dispatch
  *     guest.c         one incarnation from START to the forgetting of it
@@ -37,6 +38,7 @@
 
 #include "agent/config.h"
 #include "agent/owner_state.h"
+#include "agent/trigger.h"
 #include "base/clock.h"
 #include "base/vec.h"
 #include "edge/edge.h"
@@ -167,7 +169,7 @@ struct owner {
 	enum control_owner_state state;
 	bool intent_lent;       /* what the owner last asked for, kept across restarts */
 	bool paused;
-	bool by_schedule;       /* this reclaim came from the schedule: lend again when it opens */
+	bool by_itself;         /* nobody typed this reclaim: `intent_lent` says whether to lend again */
 	enum control_reclaim_mode mode;
 	char notice_id[CONTROL_NAME_MAX + 1];
 	char reason[128];
@@ -214,6 +216,7 @@ struct agent {
 	size_t guests_count;
 	bool *slot_used;              /* per terms.slots */
 	struct owner owner;
+	struct trigger *trigger;
 	bool closing;
 };
 
@@ -224,6 +227,8 @@ void owner_close(struct agent *a);
 void owner_resume(struct agent *a);
 int owner_lend(struct agent *a, char *why, size_t why_size);
 int owner_back(struct agent *a, bool now, uint64_t window_ns, const char *reason);
+/* A notice that nobody typed: schedule, triggers. again: lend when nothing stands against it. */
+void owner_back_by_itself(struct agent *a, uint64_t window_ns, const char *reason, bool again);
 int owner_cancel(struct agent *a);
 void owner_pause(struct agent *a, bool on);
 /* A guest ended or a move finished: is the machine free now? */

@@ -17,6 +17,19 @@ static const struct schema_field edge_fields[] = {
 };
 static const struct schema edge_schema = SCHEMA(struct agent_edge_config, "edge", edge_fields);
 
+static const struct schema_field sensor_fields[] = {
+	FIELD_STR(struct agent_sensors, utmp, PATH_MAX, .fallback = "/var/run/utmp",
+		  .help = "who is logged in: utmp(5)"),
+	FIELD_STRLIST(struct agent_sensors, inputs, 256, 32,
+		      .help = "devices whose use is the owner's, as patterns; keyboards, mice, consoles"),
+	FIELD_STR(struct agent_sensors, lid, 256, .fallback = "/proc/acpi/button/lid/*/state",
+		  .help = "files that say whether the lid is open or closed"),
+	FIELD_BOOL(struct agent_sensors, logind, .fallback = "true",
+		   .help = "listen to logind, where there is one"),
+	FIELD_END,
+};
+static const struct schema sensors_schema = SCHEMA(struct agent_sensors, "sensors", sensor_fields);
+
 static const struct schema_field config_fields[] = {
 	FIELD_STR(struct agent_config, coordinator, 260, .flags = FIELD_REQUIRED,
 		  .help = "host:port of the coordinator"),
@@ -38,6 +51,7 @@ static const struct schema_field config_fields[] = {
 		   .help = "left free on the state folder's file system"),
 	FIELD_BOOL(struct agent_config, own_network, .fallback = "true",
 		   .help = "guests in network namespaces of their own"),
+	FIELD_OBJECT(struct agent_config, sensors, &sensors_schema, .help = "how the owner is noticed"),
 	FIELD_STR(struct agent_config, criu, PATH_MAX, .help = "the criu program, if not on PATH"),
 	FIELD_END,
 };

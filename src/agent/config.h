@@ -30,6 +30,15 @@ struct agent_edge_config {
 	size_t campus_count;
 };
 
+/* Where signs of the owner are looked for (agent/trigger.h). */
+struct agent_sensors {
+	char *utmp;             /* file */
+	char **inputs;          /* globs of devices; empty = keyboards, mice, consoles */
+	size_t inputs_count;
+	char *lid;              /* glob of state files */
+	bool logind;            /* ask it, where there is a system bus */
+};
+
 struct agent_config {
 	char *coordinator;      /* "host:port" */
 	char *listen;           /* address of the transfer port; NULL = all */
@@ -43,6 +52,7 @@ struct agent_config {
 	uint64_t uid_base;      /* first uid of the guests' ranges; 0 = run guests as ourselves */
 	uint64_t disk_reserve;  /* bytes to leave free */
 	bool own_network;       /* guests in network namespaces of their own, where possible */
+	struct agent_sensors sensors;
 	char *criu;             /* program; NULL = found on PATH */
 };
 

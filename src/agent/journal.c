@@ -20,7 +20,7 @@
 
 struct journal {
 	uint64_t starts;
-	bool lent, paused, by_schedule;
+	bool lent, paused, by_itself;
 	int state;
 	int mode;
 	char *notice_id;
@@ -33,7 +33,7 @@ static const struct schema_field journal_fields[] = {
 	FIELD_U64(struct journal, starts, 0, 9e15),
 	FIELD_BOOL(struct journal, lent),
 	FIELD_BOOL(struct journal, paused),
-	FIELD_BOOL(struct journal, by_schedule),
+	FIELD_BOOL(struct journal, by_itself),
 	FIELD_ENUM(struct journal, state, control_owner_state_names, .fallback = "owned"),
 	FIELD_ENUM(struct journal, mode, control_reclaim_mode_names),
 	FIELD_STR(struct journal, notice_id, CONTROL_NAME_MAX),
@@ -57,7 +57,7 @@ static void journal_apply(struct agent *a, const struct journal *j)
 	a->starts = j->starts;
 	o->intent_lent = j->lent;
 	o->paused = j->paused;
-	o->by_schedule = j->by_schedule;
+	o->by_itself = j->by_itself;
 	bool same_boot = j->boot_id && strcmp(j->boot_id, a->boot_id) == 0;
 	/* After a reboot no guest runs: a notice that was under way has ended by itself. */
 	if (!same_boot && j->state != CONTROL_OWNER_LENT) {
@@ -110,7 +110,7 @@ int journal_save(struct agent *a)
 		.starts = a->starts,
 		.lent = o->intent_lent,
 		.paused = o->paused,
-		.by_schedule = o->by_schedule,
+		.by_itself = o->by_itself,
 		.state = o->state,
 		.mode = o->mode,
 		.notice_id = o->notice_id,

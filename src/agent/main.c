@@ -214,6 +214,8 @@ static int agent_open(struct agent *a, const struct options *o, struct diag *dia
 		r = receiver_open(a, diag);
 	if (r == 0)
 		r = adopt_all(a, diag);
+	if (r == 0 && trigger_open(a) < 0)
+		r = diag_set(diag, -ENOMEM, "triggers", "out of memory");
 	if (r < 0)
 		return r;
 	owner_resume(a);
@@ -255,6 +257,7 @@ static int run(const void *values, int argc, const char *const *argv)
 	 * would do. Guests, the edge and the store are made to outlive any end. */
 	if (a.link)
 		control_client_close(a.link);
+	trigger_close(&a);
 	owner_close(&a);
 	return r < 0 ? 1 : 0;
 }

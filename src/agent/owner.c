@@ -47,6 +47,7 @@ static void owner_commit(struct agent *a, bool cancelled)
 	(void)journal_save(a); /* logged there; the owner's wish is carried out all the same */
 	link_send_owner(a, cancelled);
 	owner_notify(a);
+	trigger_state(a);
 }
 
 /* ---- ending a reclaim ---- */
@@ -87,6 +88,7 @@ static void become_free(struct agent *a)
 	owner_commit(a, false);
 	CHECK(owner_move(a, OWNER_EVENT_TAKEN));
 	owner_commit(a, false);
+	owner_schedule_check(a); /* when it may be lent again */
 }
 
 void owner_check_empty(struct agent *a)
@@ -197,7 +199,7 @@ int owner_back(struct agent *a, bool now, uint64_t window_ns, const char *reason
 {
 	struct owner *o = &a->owner;
 	o->intent_lent = false;
-	o->by_schedule = false;
+	o->by_itself = false;
 	if (o->state == CONTROL_OWNER_OWNED) {
 		owner_commit(a, false);
 		return 0;
@@ -221,6 +223,18 @@ int owner_back(struct agent *a, bool now, uint64_t window_ns, const char *reason
 	POINT("agent.owner.notice_told");
 	owner_check_empty(a);
 	return 0;
+}
+
+void owner_back_by_itself(struct agent *a, uint64_t window_ns, const char *reason, bool again)
+{
+	struct owner *o = &a->owner;
+	if (owner_back(a, window_ns == 0, window_ns, reason) < 0)
+		return; /* draining: faster than any window */
+	o->intent_lent = again;
+	o->by_itself = true;
+	(void)journal_save(a); /* as in owner_commit() */
+	if (o->state == CONTROL_OWNER_OWNED)
+		owner_schedule_check(a);
 }
 
 int owner_cancel(struct agent *a)
@@ -255,7 +269,7 @@ static void lend_begin(struct agent *a)
 		return;
 	o->mode = CONTROL_RECLAIM_NONE;
 	o->notice_id[0] = '\0';
-	o->by_schedule = false;
+	o->by_itself = false;
 	agent_edge_clear(a);
 	if (a->receiver)
 		transfer_receiver_serve(a->receiver, true);
@@ -275,8 +289,16 @@ int owner_lend(struct agent *a, char *why, size_t why_size)
 		(void)snprintf(why, why_size, "the edge is required and missing: %s", a->edge_missing);
 		return -EOPNOTSUPP;
 	}
-	if (o->state == CONTROL_OWNER_OWNED && terms_lendable(&a->terms, minute)) {
+	trigger_lend_asked(a);
+	uint64_t wait = trigger_wait_asked_ns(a);
+	if (o->state == CONTROL_OWNER_OWNED && terms_lendable(&a->terms, minute) && !wait) {
 		lend_begin(a);
+	} else if (o->state == CONTROL_OWNER_OWNED && wait) {
+		char left[FORMAT_MAX];
+		(void)snprintf(why, why_size, "lent when you have been away for another %s",
+			       format_duration(wait, left));
+		owner_commit(a, false);
+		owner_schedule_check(a);
 	} else if (o->state == CONTROL_OWNER_OWNED) {
 		(void)snprintf(why, why_size, "kept by the weekly schedule for another %u min",
 			       terms_change_in(&a->terms, minute));
@@ -304,11 +326,9 @@ void owner_schedule_check(struct agent *a)
 	unsigned change_min = terms_change_in(&a->terms, minute);
 	uint64_t left_ns = change_min ? ((uint64_t)change_min * 60 - second) * NS_PER_S : UINT64_MAX;
 	if (o->state == CONTROL_OWNER_LENT && (!lendable || left_ns <= a->terms.window_ns)) {
-		(void)owner_back(a, !lendable, lendable ? left_ns : 0, "schedule");
-		o->intent_lent = o->by_schedule = true;
-		(void)journal_save(a);
+		owner_back_by_itself(a, lendable ? left_ns : 0, "schedule", true);
 	} else if (o->state == CONTROL_OWNER_OWNED && o->intent_lent && lendable &&
-		   left_ns > 2 * a->terms.window_ns) {
+		   left_ns > 2 * a->terms.window_ns && trigger_wait_ns(a) == 0) {
 		lend_begin(a);
 	}
 	/* The wall clock may jump: look again at least every 30 s, and when it is due. */
@@ -318,6 +338,9 @@ void owner_schedule_check(struct agent *a)
 									: left_ns;
 		wait = MIN(wait, due + NS_PER_S / 10);
 	}
+	uint64_t quiet = trigger_wait_ns(a);
+	if (o->state == CONTROL_OWNER_OWNED && o->intent_lent && quiet < wait)
+		wait = quiet + NS_PER_S / 10;
 	(void)loop_timer_in(&o->schedule, wait);
 }
 
@@ -365,6 +388,20 @@ static char *schedule_words(const struct agent *a)
 	return strdup(text);
 }
 
+static char *lends_words(const struct agent *a)
+{
+	uint64_t wait = trigger_wait_ns(a);
+	char text[128], span[FORMAT_MAX];
+	if (a->owner.state == CONTROL_OWNER_LENT || !a->owner.intent_lent)
+		return NULL;
+	if (wait == UINT64_MAX)
+		return strdup("when the machine is up again");
+	if (!wait)
+		return strdup("by its schedule");
+	(void)snprintf(text, sizeof(text), "when you have been away for another %s", format_duration(wait, span));
+	return strdup(text);
+}
+
 void owner_snapshot(struct agent *a, uint64_t history, struct owner_status *ret)
 {
 	struct owner *o = &a->owner;
@@ -390,6 +427,8 @@ void owner_snapshot(struct agent *a, uint64_t history, struct owner_status *ret)
 		.packet_cut = o->packet_cut,
 		.alarm = copy_or_null(o->alarm),
 		.schedule = schedule_words(a),
+		.lends = lends_words(a),
+		.idle_ms = trigger_idle_ns(a) / NS_PER_MS,
 		.slots = a->terms.slots_count,
 	};
 	for (size_t i = 0; i < a->terms.slots_count; i++)
@@ -401,9 +440,11 @@ void owner_snapshot(struct agent *a, uint64_t history, struct owner_status *ret)
 	ret->history = calloc(history + 1, sizeof(*ret->history));
 	if (ret->history)
 		ret->history_count = journal_history(a, ret->history, history);
-	ret->lacks = calloc(EDGE_FEATURE_COUNT + 1, sizeof(*ret->lacks));
+	ret->lacks = calloc(EDGE_FEATURE_COUNT + 1 + OWNER_TRIGGER_COUNT, sizeof(*ret->lacks));
 	if (ret->lacks && a->edge_missing[0])
 		ret->lacks[ret->lacks_count++] = strdup(a->edge_missing);
+	if (ret->lacks)
+		ret->lacks_count += trigger_lacks(a, ret->lacks + ret->lacks_count, OWNER_TRIGGER_COUNT);
 }
 
 void owner_notify(struct agent *a)

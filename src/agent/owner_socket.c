@@ -59,6 +59,7 @@ int owner_reload(struct agent *a, char *error, size_t size)
 	/* A new hello tells the coordinator; it costs a reconnect, and reloads are rare. */
 	if (a->link)
 		(void)control_client_restart(a->link, NULL);
+	trigger_terms(a);
 	owner_schedule_check(a);
 	return 0;
 }
@@ -90,6 +91,9 @@ static void do_request(struct agent *a, const struct owner_request *q, char *err
 		break;
 	case OWNER_CMD_RELOAD:
 		(void)owner_reload(a, error, size);
+		break;
+	case OWNER_CMD_TRIGGER:
+		trigger_fire(a, (enum owner_trigger)q->trigger, reason);
 		break;
 	case OWNER_CMD_STATUS:
 	case OWNER_CMD_COUNT:

@@ -36,7 +36,7 @@ int main(int argc, char **argv)
 		.summary = "lend machines that you can take back at any moment, and run jobs on them",
 		.version = RECLAIM_VERSION,
 		.commands = all,
-		.detail = "Owners:  lend, back, pause, resume, status work on this machine alone.\n"
+		.detail = "Owners:  lend, back, pause, resume, trigger, status work on this machine alone.\n"
 			  "Guests:  run, submit, ps, show, logs, wait, cancel speak to the coordinator.\n"
 			  "Exit status: 0 on success, 1 on failure, 2 on wrong usage; 'run' and 'wait'\n"
 			  "end with the job's own status.",

@@ -69,6 +69,8 @@ static void print_status(const struct owner_status *s)
 	char text[FORMAT_MAX];
 	(void)printf("%s: %s%s", s->node, control_owner_state_names[s->state],
 		     s->paused ? ", paused (nothing new is placed)" : "");
+	if (s->reason && s->state != CONTROL_OWNER_LENT)
+		(void)printf(" (%s)", s->reason);
 	if (s->state == CONTROL_OWNER_NOTICE)
 		(void)printf(", yours in %s at the latest",
 			     format_duration(s->remaining_ms * NS_PER_MS, text));
@@ -79,6 +81,8 @@ static void print_status(const struct owner_status *s)
 	(void)putchar('\n');
 	if (s->schedule)
 		(void)printf("  schedule: %s\n", s->schedule);
+	if (s->lends)
+		(void)printf("  lent again %s\n", s->lends);
 	if (!s->coordinator_up)
 		(void)puts("  the coordinator is not in reach (your commands work all the same)");
 	if (s->alarm)
@@ -249,6 +253,49 @@ static int run_back(const void *values, int argc, const char *const *argv)
 	return status;
 }
 
+/* ---- trigger ---- */
+
+static int trigger_from_name(const char *name)
+{
+	for (int i = 0; owner_trigger_names[i]; i++)
+		if (strcmp(owner_trigger_names[i], name) == 0)
+			return i;
+	return -EINVAL;
+}
+
+static int run_trigger(const void *values, int argc, const char *const *argv)
+{
+	const struct owner_options *o = values;
+	int kind = trigger_from_name(argv[0]);
+	if (kind < 0)
+		return cli_failf("'%s' is none of login, keyboard, gpu, cpu, shutdown, suspend, lid, stays",
+				 argv[0]), EXIT_USAGE;
+	bool leaving = kind == OWNER_TRIGGER_SHUTDOWN || kind == OWNER_TRIGGER_SUSPEND || kind == OWNER_TRIGGER_LID;
+	const struct owner_request q = {
+		.v = OWNER_VERSION,
+		.cmd = OWNER_CMD_TRIGGER,
+		.trigger = kind,
+		.watch = leaving && !o->no_wait,
+		.reason = (char *)o->reason,
+	};
+	CLEANUP_UNIX_CLIENT struct unix_client *c = NULL;
+	struct owner_status s;
+	int r = agent_open(o, &c);
+	if (r == 0)
+		r = ask(c, &q, ANSWER_NS, &s);
+	if (r < 0 && r != -EACCES && leaving)
+		return owner_back_direct_declared(o);
+	if (r < 0)
+		return no_agent(o, r);
+	int status = 0;
+	if (s.error)
+		status = cli_failf("%s", s.error);
+	else if (leaving && !o->no_wait && s.state != CONTROL_OWNER_LENT)
+		status = wait_free(o, c, &s);
+	schema_done(&owner_status_schema, &s);
+	return status;
+}
+
 #define O(m) offsetof(struct owner_options, m)
 #define RUN_ROW \
 	{ "run", 0, OPTION_STR, O(run), "DIR", NULL, 0, 0, "the agent's run folder (/run/reclaim)" }
@@ -278,6 +325,14 @@ static const struct option back_options[] = {
 	END_ROW,
 };
 
+static const struct option trigger_options[] = {
+	RUN_ROW,
+	{ "no-wait", 0, OPTION_FLAG, O(no_wait), NULL, NULL, 0, 0,
+	  "shutdown, suspend, lid: do not wait until the machine is free" },
+	{ "reason", 0, OPTION_STR, O(reason), "TEXT", NULL, 0, 0, "for the log: who, which device" },
+	END_ROW,
+};
+
 #define COMMAND(n, rows, fn, text, ...)                                                            \
 	{ .name = (n), .options = (rows), .values_size = sizeof(struct owner_options), .run = (fn), \
 	  .help = (text), ##__VA_ARGS__ }
@@ -292,6 +347,12 @@ const struct command cli_owner_commands[] = {
 	COMMAND("pause", plain_options, run_pause,
 		"place nothing new here, until 'resume'; survives every restart"),
 	COMMAND("resume", plain_options, run_resume, "end a pause"),
+	COMMAND("trigger", trigger_options, run_trigger, "tell the agent of a sign that it cannot see itself",
+		.args = "KIND", .args_min = 1, .args_max = 1,
+		.detail = "KIND is login, keyboard, gpu, cpu, shutdown, suspend or lid; 'stays' takes the last\n"
+			  "three back (the machine woke up, the lid was opened). For login scripts, acpid and init\n"
+			  "scripts, where there is no logind. What follows is in the lend terms. shutdown, suspend\n"
+			  "and lid return when the machine is free."),
 	COMMAND("status", status_options, run_status, "who is on this machine, and who was"),
 	COMMAND("reload", plain_options, run_reload, "read the lend terms again"),
 	{ .name = NULL },

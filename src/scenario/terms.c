@@ -87,6 +87,8 @@ static const struct schema_field trigger_fields[] = {
 	FIELD_BOOL(struct terms_triggers, login, .help = "take back when somebody logs in"),
 	FIELD_BOOL(struct terms_triggers, keyboard, .help = "take back at keyboard or mouse use"),
 	FIELD_BOOL(struct terms_triggers, gpu, .help = "take back at own use of a lent GPU"),
+	FIELD_DOUBLE(struct terms_triggers, cpu, 0, 4096,
+		     .help = "take back when own work uses so many cores for 10 s; 0 = never"),
 	FIELD_BOOL(struct terms_triggers, shutdown, .fallback = "true",
 		   .help = "take back before shutdown, suspend, lid"),
 	FIELD_END,

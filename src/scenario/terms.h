@@ -97,6 +97,7 @@ struct terms_triggers {
 	bool login;    /* somebody logs in */
 	bool keyboard; /* keyboard or mouse used at the console */
 	bool gpu;      /* a process that is not a guest uses a lent GPU */
+	double cpu;    /* other processes than guests use so many cores for 10 s; 0 = never */
 	bool shutdown; /* shutdown, suspend, closed lid */
 };
 

@@ -7,7 +7,9 @@
 #define TEXT_MAX CONTROL_TEXT_MAX
 
 const char *const owner_command_names[] = { "status", "lend",   "back",   "cancel",
-					    "pause",  "resume", "reload", NULL };
+					    "pause",  "resume", "reload", "trigger", NULL };
+const char *const owner_trigger_names[] = { "login",    "keyboard", "gpu", "cpu",
+					    "shutdown", "suspend",  "lid", "stays", NULL };
 
 static const struct schema_field request_fields[] = {
 	FIELD_INT(struct owner_request, v, OWNER_VERSION, OWNER_VERSION, .flags = FIELD_REQUIRED),
@@ -17,6 +19,7 @@ static const struct schema_field request_fields[] = {
 	FIELD_U64(struct owner_request, window_ms, 0, 86400e3),
 	FIELD_BOOL(struct owner_request, watch),
 	FIELD_STR(struct owner_request, reason, TEXT_MAX),
+	FIELD_ENUM(struct owner_request, trigger, owner_trigger_names),
 	FIELD_U64(struct owner_request, history, 0, OWNER_HISTORY_MAX),
 	FIELD_END,
 };
@@ -69,6 +72,8 @@ static const struct schema_field status_fields[] = {
 	FIELD_BOOL(struct owner_status, packet_cut),
 	FIELD_STR(struct owner_status, alarm, TEXT_MAX),
 	FIELD_STR(struct owner_status, schedule, TEXT_MAX),
+	FIELD_STR(struct owner_status, lends, TEXT_MAX),
+	FIELD_U64(struct owner_status, idle_ms, 0, MS_MAX),
 	FIELD_U64(struct owner_status, slots, 0, 1e6),
 	FIELD_U64(struct owner_status, slots_used, 0, 1e6),
 	FIELD_LIST(struct owner_status, guests, &guest_schema, OWNER_GUESTS_MAX),

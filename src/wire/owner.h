@@ -35,9 +35,23 @@ enum owner_command {
 	OWNER_CMD_PAUSE,  /* nothing new is placed, across restarts of everything */
 	OWNER_CMD_RESUME,
 	OWNER_CMD_RELOAD, /* read the terms file again */
+	OWNER_CMD_TRIGGER, /* something was seen that the agent could not see: `trigger` */
 	OWNER_CMD_COUNT,
 };
 extern const char *const owner_command_names[];
+
+enum owner_trigger {
+	OWNER_TRIGGER_LOGIN = 0,
+	OWNER_TRIGGER_KEYBOARD, /* or mouse, or any other way of being there */
+	OWNER_TRIGGER_GPU,
+	OWNER_TRIGGER_CPU,
+	OWNER_TRIGGER_SHUTDOWN,
+	OWNER_TRIGGER_SUSPEND,
+	OWNER_TRIGGER_LID,
+	OWNER_TRIGGER_STAYS,    /* woke up, lid opened, shutdown called off */
+	OWNER_TRIGGER_COUNT,
+};
+extern const char *const owner_trigger_names[];
 
 struct owner_request {
 	int v;
@@ -47,6 +61,7 @@ struct owner_request {
 	uint64_t window_ms; /* BACK, with window_given: this window instead of the declared one */
 	bool watch;
 	char *reason;       /* "owner" when absent; "login", "shutdown" from triggers */
+	int trigger;        /* TRIGGER: enum owner_trigger */
 	uint64_t history;   /* STATUS: so many entries of past use */
 };
 extern const struct schema owner_request_schema;
@@ -93,6 +108,8 @@ struct owner_status {
 	bool packet_cut;       /* the kill switch stood when it was read back */
 	char *alarm;           /* what is left that should not be, for a person to read */
 	char *schedule;        /* in words: "lent until Mon 08:00" */
+	char *lends;           /* in words, when lending begins again by itself; NULL = it does not */
+	uint64_t idle_ms;      /* since the owner was last seen using it; 0 = not known */
 	uint64_t slots, slots_used;
 	struct owner_guest *guests;
 	size_t guests_count;
