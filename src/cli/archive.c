@@ -116,13 +116,13 @@ int archive_inputs(const struct job_spec *spec, uint64_t *ret_size, struct diag 
 		if (r == 0 && full && !spec->inputs[i].to)
 			base = strrchr(full, '/');
 		if (r == 0)
-			r = path_format(name, PATH_MAX - 1, "%s",
+			r = path_format(name, PATH_MAX - 2, "%s",
 					spec->inputs[i].to ? spec->inputs[i].to
 							   : (base ? base + 1 : spec->inputs[i].path));
 		if (r == 0)
 			r = path_format(at, sizeof(at), "%s/%s", dir, name);
 		if (r == 0 && lstat(at, &st) == 0 && S_ISLNK(st.st_mode))
-			(void)strcat(name, "/"); /* what is behind the link */
+			(void)strcat(name, "/."); /* what is behind the link: a slash alone gives the link */
 		argv[n++] = name;
 	}
 	if (r == 0)
