@@ -12,6 +12,7 @@
 
 #include "base/strbuf.h"
 #include "edge/edge_internal.h"
+#include "edge/tunnel.h"
 
 #define TABLE "inet reclaim_edge"
 
@@ -46,6 +47,13 @@ int nft_set(const char *uplink, const struct edge_prefix *guest_net, bool masque
 				    "chain post { type nat hook postrouting priority 100;\n"
 				    "oifname \"%s\" ip saddr %s/%u masquerade\n}\n",
 				    uplink, net, guest_net->len);
+	/* Tunnels of two ranks meet by both sending (edge/tunnel.h). A packet that comes before ours
+	 * went out must leave no trace here: ours would then be given another port. */
+	if (masquerade)
+		(void)strbuf_printf(&b,
+				    "chain pre { type filter hook prerouting priority -140;\n"
+				    "iifname \"%s\" udp dport %d-%d ct state new drop\n}\n",
+				    uplink, TUNNEL_PORT_MIN, TUNNEL_PORT_MIN + TUNNEL_PORTS - 1);
 	(void)strbuf_printf(&b,
 			    "chain forward { type filter hook forward priority -5;\n"
 			    "iifname \"rg*\" oifname != \"%s\" drop\n",
@@ -77,7 +85,9 @@ int nft_probe(struct diag *diag)
 		   "chain post { type nat hook postrouting priority 100;\n"
 		   "oifname \"rgnone\" ip saddr 192.0.2.0/24 masquerade\n}\n"
 		   "chain forward { type filter hook forward priority -5;\n"
-		   "iifname \"rgnone\" ct state established,related accept\n}\n}\n"
+		   "iifname \"rgnone\" ct state established,related accept\n}\n"
+		   "chain pre { type filter hook prerouting priority -140;\n"
+		   "iifname \"rgnone\" udp dport 24000-25023 ct state new drop\n}\n}\n"
 		   "delete table inet reclaim_probe\n",
 		   diag);
 }
