@@ -8,6 +8,9 @@
         state.step += 1
         state.maybe_save(every=100)    # saves and leaves with 85 when the machine is wanted
 
+In a gang every rank does the same; maybe_save() then agrees with the other ranks on the step
+(one small all_reduce per call), since only commits of the same name fit together.
+
 Anything with state_dict() and load_state_dict() may be given; other values are saved as
 they are and found again under ``state.extra``. Random states of Python, NumPy (if it was
 imported), torch and every GPU go along.
@@ -75,17 +78,29 @@ class State:
 
     # -- in the loop --
 
-    def maybe_save(self, every=0, leave=True):
+    @staticmethod
+    def action(group=None):
+        """What the notice asks for; of all ranks the most urgent, the same on each."""
+        mine = {reclaim.NONE: 0, reclaim.CHECKPOINT: 1, reclaim.TERMINATE: 2}[reclaim.notice().action]
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            flag = torch.tensor([mine])
+            torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX, group=group)
+            mine = int(flag.item())
+        return (reclaim.NONE, reclaim.CHECKPOINT, reclaim.TERMINATE)[mine]
+
+    def maybe_save(self, every=0, leave=True, group=None):
         """Saves when the machine is wanted, when a checkpoint is asked for, and every so
-        many steps. On a notice it then acknowledges and, with leave, exits with 85."""
-        n = reclaim.notice()
-        if n.action == reclaim.TERMINATE:
+        many steps. On a notice it then acknowledges and, with leave, exits with 85. In a
+        gang every rank must call it at every step; group: a gloo group for the agreement,
+        where the default group's backend has no tensors in main memory."""
+        action = self.action(group)
+        if action == reclaim.TERMINATE:
             self.save()
             reclaim.ack()
             if leave:
                 raise SystemExit(reclaim.RESTART)
             return True
-        if n.action == reclaim.CHECKPOINT or (every and self.step % every == 0):
+        if action == reclaim.CHECKPOINT or (every and self.step % every == 0):
             self.save()
             return True
         return False

@@ -35,6 +35,7 @@ int guest_record_save(struct guest *g)
 	struct control_message bare = g->start;
 	bare.start.secrets = NULL;
 	bare.start.secrets_count = 0;
+	bare.start.gang_key = NULL;
 	CLEANUP_JSON json_t *start = control_encode(&bare);
 	CLEANUP_JSON json_t *record = json_pack(
 		"{s:O,s:I,s:s,s:I,s:i,s:s,s:i,s:s,s:I}", "start", start, "started_wall_ms",

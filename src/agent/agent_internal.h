@@ -16,6 +16,7 @@
  *     output.c        ... its output to the coordinator
  *     adopt.c         guests that an earlier agent left running
  *     edge_glue.c     the edge, where this machine has one
+ *     gang.c          a rank of a gang: its tunnel, notices meant for all ranks
  *
  * Invariants:
  *   - A guest runs only while the owner's state is LENT or NOTICE.
@@ -83,6 +84,7 @@ struct guest_image {
 	uint64_t ran_ns;       /* running time of this incarnation at its commit */
 	bool final;
 	bool durable;          /* the coordinator said so */
+	char commit[CONTROL_COMMIT_MAX + 1]; /* its name; "" = the folder itself, or a dump */
 };
 
 struct guest_move {
@@ -146,6 +148,7 @@ struct guest {
 	bool abort;                   /* ended before it ran: finish when the thread is back */
 
 	char notice_id[CONTROL_NAME_MAX + 1]; /* "" = none */
+	bool gang_notice;             /* another rank's: this machine stays lent, nothing is moved */
 	bool final_ready;             /* nothing will run past guest.image */
 	struct guest_move move, stage;
 	struct move_tie *ties;        /* guest_move.c: running senders' way back here */
@@ -198,6 +201,7 @@ struct agent {
 	struct transfer_receiver *receiver;
 	uint16_t transfer_port;
 	char *transfer_program, *shim_program; /* NULL = beside our own */
+	char tunnel_program[PATH_MAX]; /* "" = not there */
 	struct control_client *link;
 	bool welcomed;                /* the coordinator answered our hello on this connection */
 	uint64_t lease_ns, status_every_ns;
@@ -259,7 +263,8 @@ void link_send_owner(struct agent *a, bool cancelled);
 void link_send_job(struct guest *g);
 bool link_is_up(const struct agent *a);
 /* Where in the output of its epoch an image was taken, as its manifest says; 0 = not known. */
-uint64_t link_image_output(struct agent *a, const char *job, const char *digest);
+uint64_t link_image_output(struct agent *a, const char *job, const char *digest,
+			   char ret_commit[CONTROL_COMMIT_MAX + 1]);
 void guest_report(const struct guest *g, struct control_job_report *ret); /* borrowed strings */
 
 /* guest.c */
@@ -269,6 +274,8 @@ struct guest *guest_new(struct agent *a, struct control_message *start, struct d
 void guest_free(struct guest *g);      /* also removes its folder */
 void guest_launch(struct guest *g);
 void guest_notice(struct guest *g);    /* from the owner's present notice */
+void guest_notice_as(struct guest *g, const char *id, const char *reason, uint64_t deadline_ns,
+		     uint64_t window_ns);
 void guest_cancel_notice(struct guest *g);
 void guest_kill(struct guest *g, enum control_end end, const char *reason);
 /* Ends an incarnation that has no process (any more). */
@@ -330,6 +337,17 @@ uint64_t output_size(const struct guest *g);
 /* adopt.c */
 int adopt_all(struct agent *a, struct diag *diag);
 int guest_record_save(struct guest *g);
+
+/* gang.c */
+/* First UDP port of this machine's tunnels; 0 = no rank can run here. */
+int gang_port(const struct agent *a);
+/* The rank's network: then its shim hears `go`, or it is ended. */
+void gang_tunnel_begin(struct guest *g);
+void gang_notice(struct agent *a, const struct control_notice *n);
+/* Addresses of all ranks inside; NULL = no gang. Freed by the caller, strings too. */
+char **gang_hosts(const struct guest *g);
+void gang_hosts_free(char **hosts);
+size_t gang_rules(const struct guest *g, struct edge_rule *ret, size_t cap);
 
 /* edge_glue.c */
 int agent_edge_open(struct agent *a, struct diag *diag);

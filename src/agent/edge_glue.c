@@ -82,10 +82,9 @@ int agent_edge_open(struct agent *a, struct diag *diag)
 }
 
 /* "host:port" of a job's declared destinations that the owner's terms allow too. */
-static size_t rules_of(const struct guest *g, struct edge_rule *rules)
+static size_t rules_of(const struct guest *g, struct edge_rule *rules, size_t n)
 {
 	const struct terms *t = &g->agent->terms;
-	size_t n = 0;
 	for (size_t i = 0; i < g->spec.network.destinations_count && n < EDGE_RULES_MAX; i++) {
 		char host[128];
 		const char *text = g->spec.network.destinations[i];
@@ -128,6 +127,7 @@ int agent_edge_attach(struct guest *g, struct diag *diag)
 {
 	struct agent *a = g->agent;
 	struct edge_rule rules[EDGE_RULES_MAX];
+	size_t rules_count = gang_rules(g, rules, EDGE_RULES_MAX);
 	struct edge_guest info;
 	if (edge_guest_find(a->edge, g->job, g->epoch, &info) == 0) {
 		g->edge_slot = (int)info.slot;
@@ -139,7 +139,7 @@ int agent_edge_attach(struct guest *g, struct diag *diag)
 		.netns_fd = -1,
 		.netns_pid = (pid_t)g->guest_pid,
 		.rules = rules,
-		.rules_count = rules_of(g, rules),
+		.rules_count = rules_of(g, rules, rules_count),
 		.internet = g->spec.network.mode != JOB_NETWORK_NONE,
 		.lease_deadline_boot_ns = g->lease_deadline_ns,
 	};

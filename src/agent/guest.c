@@ -94,7 +94,7 @@ bool guest_wants_window(const struct guest *g)
 	/* A final image that has not reached its new home, when there is one or may be one. Without a
 	 * coordinator and without a ticket nobody will name one. */
 	bool may_come = link_is_up(g->agent) || g->standby.type == CONTROL_STANDBY;
-	return g->notice_id[0] && g->final_ready && g->image.digest[0] && g->image.epoch == g->epoch &&
+	return g->notice_id[0] && !g->gang_notice && g->final_ready && g->image.digest[0] && g->image.epoch == g->epoch &&
 	       !g->image.durable && !g->move.done && (g->move.sender || (!g->move.known && may_come));
 }
 
@@ -280,10 +280,16 @@ void guest_launch(struct guest *g)
 
 void guest_notice(struct guest *g)
 {
-	struct agent *a = g->agent;
-	struct owner *o = &a->owner;
+	const struct owner *o = &g->agent->owner;
+	g->gang_notice = false;
+	guest_notice_as(g, o->notice_id, o->reason, o->deadline_ns, o->window_ns);
+}
+
+void guest_notice_as(struct guest *g, const char *id, const char *reason, uint64_t deadline_ns,
+		     uint64_t window_ns)
+{
 	bool again = g->notice_id[0] != '\0';
-	(void)snprintf(g->notice_id, sizeof(g->notice_id), "%s", o->notice_id);
+	(void)snprintf(g->notice_id, sizeof(g->notice_id), "%s", id);
 	if (g->phase < GUEST_LAUNCHING) {
 		guest_kill(g, CONTROL_END_RECLAIMED, "reclaimed before it ran here");
 		return;
@@ -299,7 +305,7 @@ void guest_notice(struct guest *g)
 		g->move.known = false;
 	}
 	if (g->shim)
-		(void)shim_client_notice(g->shim, o->notice_id, o->reason, o->deadline_ns, o->window_ns);
+		(void)shim_client_notice(g->shim, id, reason, deadline_ns, window_ns);
 	loop_timer_stop(&g->interval);
 	guest_set_phase(g, GUEST_NOTICED);
 	guest_standby_arm(g);
@@ -312,6 +318,7 @@ void guest_cancel_notice(struct guest *g)
 	if (!g->notice_id[0])
 		return;
 	g->notice_id[0] = '\0';
+	g->gang_notice = false;
 	loop_timer_stop(&g->grace);
 	loop_timer_stop(&g->standby_timer);
 	guest_move_cancel(g);
@@ -445,7 +452,8 @@ void guest_free(struct guest *g)
 static void guest_interval_fire(void *user)
 {
 	struct guest *g = user;
-	if (g->phase != GUEST_RUNNING || g->take)
+	/* Ranks that were asked one by one would save at different steps: they save by themselves. */
+	if (g->phase != GUEST_RUNNING || g->take || g->start.start.ranks > 1)
 		return;
 	g->save_asked_ns = clock_boot_ns();
 	if (g->shim && g->driver_kind == JOB_DRIVER_SIGNAL)

@@ -32,6 +32,7 @@ struct guest_take {
 	struct image_take_params params;
 	char job[IMAGE_JOB_MAX + 1], previous[IMAGE_DIGEST_HEX + 1];
 	char src[PATH_MAX];
+	char commit[CONTROL_COMMIT_MAX + 1];
 	char *meta;
 	char **skip;               /* the watch's list, copied */
 	size_t skip_count;
@@ -78,6 +79,7 @@ static void send_saved(struct guest *g, const struct guest_take *t)
 			.output_offset = g->image.output_offset,
 			.final = g->image.final,
 			.notice_id = g->notice_id[0] ? g->notice_id : NULL,
+			.commit = g->image.commit,
 		},
 	};
 	(void)link_send(g->agent, &m); /* without a link, hello's images say it */
@@ -94,6 +96,7 @@ static void take_success(struct guest *g, const struct guest_take *t)
 	g->image.ran_ns = t->ran_ns;
 	g->image.final = t->final;
 	g->image.durable = false;
+	memcpy(g->image.commit, t->commit, sizeof(g->image.commit));
 	g->delta_bytes = t->info.new_bytes;
 	if (g->save_asked_ns && t->began_ns > g->save_asked_ns)
 		g->save_ms = (t->began_ns - g->save_asked_ns) / NS_PER_MS;
@@ -185,6 +188,7 @@ static int take_begin(struct guest *g, const char *folder, const struct ckpt_com
 	(void)snprintf(t->job, sizeof(t->job), "%s", g->job);
 	(void)snprintf(t->previous, sizeof(t->previous), "%s", g->image.digest);
 	t->dump = !commit;
+	(void)snprintf(t->commit, sizeof(t->commit), "%s", name);
 	/* Output before the folder began to change is surely before the commit. */
 	t->output_offset = g->activity ? g->activity_offset : output_size(g);
 	t->began_ns = clock_boot_ns();
@@ -391,7 +395,10 @@ int guest_watch_open(struct guest *g, struct diag *diag)
 		return diag_set(diag, r, g->dir, "the path is too long");
 	loop_timer_init(&g->settle, g->agent->loop, on_settle, g);
 	loop_timer_init(&g->grace, g->agent->loop, on_grace, g);
-	r = ckpt_watch_new(path, g->spec.checkpoint.format, 0, &g->watch, diag);
+	/* A rank's commits must have names, by which they are matched with those of the others. */
+	enum job_ckpt_format format =
+		g->start.start.ranks > 1 ? JOB_CKPT_MANIFEST : (enum job_ckpt_format)g->spec.checkpoint.format;
+	r = ckpt_watch_new(path, format, 0, &g->watch, diag);
 	if (r < 0)
 		return r;
 	/* What was restored is no new commit. */

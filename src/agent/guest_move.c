@@ -399,7 +399,7 @@ static void on_standby(void *user)
 
 void guest_standby_arm(struct guest *g)
 {
-	if (!g->notice_id[0] || g->move.sender || g->move.done)
+	if (!g->notice_id[0] || g->gang_notice || g->move.sender || g->move.done)
 		return;
 	if (!g->standby_timer.fn)
 		loop_timer_init(&g->standby_timer, g->agent->loop, on_standby, g);
@@ -419,7 +419,7 @@ void guest_durable(struct guest *g, const struct control_durable *d)
 		return;
 	g->image.durable = true;
 	POINT("agent.durable.known");
-	if (g->notice_id[0] && g->final_ready)
+	if (g->notice_id[0] && !g->gang_notice && g->final_ready)
 		guest_kill(g, CONTROL_END_RECLAIMED, "moved");
 	owner_notify(g->agent);
 	owner_check_empty(g->agent);

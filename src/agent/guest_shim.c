@@ -43,6 +43,10 @@ static void on_ready(struct guest *g, const struct shim_ready *r)
 			return;
 		}
 	}
+	if (g->start.start.ranks > 1) {
+		gang_tunnel_begin(g);
+		return;
+	}
 	(void)shim_client_go(g->shim);
 	POINT("agent.launch.go");
 }
@@ -276,13 +280,21 @@ int guest_shim_spawn(struct guest *g, struct diag *diag)
 		.restore_dir = g->restored_dump ? dump : NULL,
 	};
 	static_assert(sizeof(struct shim_secret) == sizeof(struct control_secret), "same pairs");
+	char **hosts = gang_hosts(g);
+	if (hosts) {
+		s.rank = c->rank;
+		s.rank_hosts = hosts;
+		s.rank_hosts_count = c->ranks;
+	}
 	start_limits(g, &s);
 	const struct shim_client_config config = {
 		.program = a->shim_program,
 		.socket = g->socket,
 		.log = shim_log,
 	};
-	return shim_client_spawn(loop_uv(a->loop), &config, &s, &callbacks, g, &g->shim, diag);
+	r = shim_client_spawn(loop_uv(a->loop), &config, &s, &callbacks, g, &g->shim, diag);
+	gang_hosts_free(hosts);
+	return r;
 }
 
 int guest_shim_adopt(struct guest *g, struct diag *diag)

@@ -47,6 +47,7 @@ void guest_report(const struct guest *g, struct control_job_report *ret)
 		.image = g->image.digest[0] && g->image.epoch == g->epoch ? (char *)g->image.digest : NULL,
 		.image_seq = g->image.seq,
 		.image_output = g->image.output_offset,
+		.image_commit = (char *)g->image.commit,
 		.unsaved_ms = ran > at_image ? ran - at_image : 0,
 		.image_bytes = g->image.bytes,
 		.save_ms = g->save_ms,
@@ -133,13 +134,17 @@ static struct control_slot *slots_of(struct agent *a, size_t *ret_count)
 	return s;
 }
 
-uint64_t link_image_output(struct agent *a, const char *job, const char *digest)
+uint64_t link_image_output(struct agent *a, const char *job, const char *digest,
+			   char ret_commit[CONTROL_COMMIT_MAX + 1])
 {
 	struct image_info info;
 	CLEANUP_FREE char *meta = NULL;
+	ret_commit[0] = '\0';
 	if (image_show(a->images, job, digest, &info, &meta, NULL) < 0 || !meta)
 		return 0;
 	CLEANUP_JSON json_t *in = json_loads(meta, 0, NULL);
+	const char *commit = json_string_value(json_object_get(in, "commit"));
+	(void)snprintf(ret_commit, CONTROL_COMMIT_MAX + 1, "%s", commit ? commit : "");
 	json_int_t offset = json_integer_value(json_object_get(in, "output_offset"));
 	return offset > 0 ? (uint64_t)offset : 0;
 }
@@ -155,10 +160,13 @@ static struct control_image *images_of(struct agent *a, size_t *ret_count)
 	if (n > CONTROL_IMAGES_MAX)
 		n = CONTROL_IMAGES_MAX;
 	struct control_image *out = calloc(n + 1, sizeof(*out));
-	for (size_t i = 0; out && i < n; i++)
+	for (size_t i = 0; out && i < n; i++) {
+		char commit[CONTROL_COMMIT_MAX + 1];
+		uint64_t offset = link_image_output(a, list[i].job, list[i].digest, commit);
 		out[i] = (struct control_image){ strdup(list[i].job), list[i].epoch, list[i].seq,
-						 strdup(list[i].digest), list[i].bytes,
-						 link_image_output(a, list[i].job, list[i].digest) };
+						 strdup(list[i].digest), list[i].bytes, offset,
+						 strdup(commit) };
+	}
 	*ret_count = out ? n : 0;
 	free(list);
 	return out;
@@ -201,6 +209,7 @@ static void send_hello(struct agent *a)
 			.version = (char *)RECLAIM_VERSION,
 			.host = a->config.host,
 			.transfer_port = a->transfer_port,
+			.gang_port = gang_port(a),
 			.arch = u.machine,
 			.libc = libc,
 			.building = a->config.building,
@@ -242,6 +251,7 @@ static void send_hello(struct agent *a)
 	for (size_t i = 0; i < h->images_count; i++) {
 		free(h->images[i].job);
 		free(h->images[i].image);
+		free(h->images[i].commit);
 	}
 	free(h->images);
 	free(h->slots);
@@ -370,6 +380,9 @@ static void on_message(void *user, json_t *json)
 		if (g)
 			guest_interval_set(g, m.interval.interval_ms * NS_PER_MS,
 					   m.interval.next_ms * NS_PER_MS);
+		break;
+	case CONTROL_NOTICE:
+		gang_notice(a, &m.notice);
 		break;
 	case CONTROL_KEEP:
 		guest_prune(a, &m.keep);

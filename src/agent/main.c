@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/option.h"
 #include "base/point.h"
+#include "base/program.h"
 
 struct options {
 	const char *config, *state, *run, *terms, *shim, *transfer;
@@ -45,6 +46,8 @@ static void on_listening(void *arg, uint16_t port)
 static void on_received(void *arg, const struct transfer_incoming *in)
 {
 	struct agent *a = arg;
+	char commit[CONTROL_COMMIT_MAX + 1];
+	uint64_t output_offset = link_image_output(a, in->job, in->image, commit);
 	struct control_message m = {
 		.type = CONTROL_RECEIVED,
 		.received = {
@@ -57,7 +60,8 @@ static void on_received(void *arg, const struct transfer_incoming *in)
 			.hold_only = in->hold_only,
 			.bytes_wire = in->bytes_wire,
 			.ms = in->ms,
-			.output_offset = link_image_output(a, in->job, in->image),
+			.output_offset = output_offset,
+			.commit = commit,
 		},
 	};
 	POINT("agent.received.before_told");
@@ -197,6 +201,10 @@ static int agent_open(struct agent *a, const struct options *o, struct diag *dia
 	if (r < 0)
 		return r;
 	find_owner_group(a);
+	static const char *const places[] = { "", "../edge", "../libexec/reclaim" };
+	if (program_find(NULL, places, ARRAY_SIZE(places), "reclaim-tunnel", a->tunnel_program,
+			 sizeof(a->tunnel_program)) < 0)
+		a->tunnel_program[0] = '\0'; /* no ranks of gangs here; hello says so */
 	r = loop_new(&a->loop);
 	if (r < 0)
 		return diag_set(diag, r, "loop", "%s", strerror(-r));

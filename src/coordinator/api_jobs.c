@@ -174,7 +174,9 @@ static void get_file(struct coordinator *c, struct http_request *r, const char *
 	const char *id = job_of(c, r, &job);
 	if (!id)
 		return;
-	int e = blobs_get(c->blobs, kind, id, &fd, &size);
+	/* One set of inputs for all ranks of a gang; each has results of its own. */
+	const char *of = strcmp(kind, "inputs") == 0 ? engine_gang(c->engine, id) : id;
+	int e = blobs_get(c->blobs, kind, of, &fd, &size);
 	if (e == -ENOENT)
 		http_reply_error(r, 404, "job %s has no %s", id, kind);
 	else if (e < 0)

@@ -210,18 +210,25 @@ static int seal_secrets(struct engine *e, struct ejob *j, const struct rest_subm
 	return 0;
 }
 
-int engine_submit(struct engine *e, const char *id, const char *user, const struct rest_submit *s,
-		  uint64_t now_ns, uint64_t wall_ms, struct diag *diag)
+/* One rank of it; a job by itself is its own rank 0. */
+static int submit_rank(struct engine *e, const char *id, const char *user,
+		       const struct rest_submit *s, const struct job_spec *spec, uint64_t rank,
+		       uint64_t wall_ms, struct diag *diag)
 {
-	if (live_jobs(e) >= e->config.jobs_max)
-		return diag_set(diag, -EAGAIN, "jobs", "%u jobs wait or run already; try again later",
-				e->config.jobs_max);
 	struct ejob *j = calloc(1, sizeof(*j));
 	if (!j)
 		return diag_set(diag, -ENOMEM, "", "out of memory");
-	(void)snprintf(j->id, sizeof(j->id), "%s", id);
+	if (rank)
+		(void)snprintf(j->id, sizeof(j->id), "%s.%llu", id, (unsigned long long)rank);
+	else
+		(void)snprintf(j->id, sizeof(j->id), "%s", id);
+	j->rank = rank;
+	j->ranks = spec->slots.ranks;
+	if (j->ranks > 1)
+		(void)snprintf(j->gang, sizeof(j->gang), "%s", id);
 	(void)snprintf(j->user, sizeof(j->user), "%s", user);
-	(void)snprintf(j->request_id, sizeof(j->request_id), "%s", s->request_id ? s->request_id : "");
+	if (rank == 0)
+		(void)snprintf(j->request_id, sizeof(j->request_id), "%s", s->request_id ? s->request_id : "");
 	int r = job_spec_from_json(s->spec, &j->spec, diag);
 	if (r == 0)
 		r = random_bytes(j->key, sizeof(j->key));
@@ -251,18 +258,48 @@ int engine_submit(struct engine *e, const char *id, const char *user, const stru
 	return 0;
 }
 
-int engine_inputs_ready(struct engine *e, const char *id, uint64_t now_ns)
+int engine_submit(struct engine *e, const char *id, const char *user, const struct rest_submit *s,
+		  uint64_t now_ns, uint64_t wall_ms, struct diag *diag)
 {
-	struct ejob *j = engine_find(e, id);
-	if (!j)
-		return -ENOENT;
-	if (j->state != REST_JOB_STAGING)
-		return -EEXIST;
+	if (live_jobs(e) >= e->config.jobs_max)
+		return diag_set(diag, -EAGAIN, "jobs", "%u jobs wait or run already; try again later",
+				e->config.jobs_max);
+	struct job_spec spec;
+	int r = job_spec_from_json(s->spec, &spec, diag);
+	if (r < 0)
+		return r;
+	const char *refusal = gang_refusal(&spec);
+	if (refusal)
+		r = diag_set(diag, -EINVAL, "slots.ranks", "%s", refusal);
+	/* Rank 0 last: with it the gang is whole, and without it there is none. */
+	for (uint64_t rank = spec.slots.ranks; r == 0 && rank-- > 0;)
+		r = submit_rank(e, id, user, s, &spec, rank, wall_ms, diag);
+	job_spec_done(&spec);
+	return r;
+}
+
+static int inputs_ready(struct engine *e, struct ejob *j)
+{
 	(void)ejob_event(e, j, JOB_EVENT_INPUTS, "waits for a machine");
 	e->schedule_due = true;
 	int r = ejob_save(e, j);
 	if (r < 0)
 		j->state = REST_JOB_STAGING;
+	return r;
+}
+
+int engine_inputs_ready(struct engine *e, const char *id, uint64_t now_ns)
+{
+	struct ejob *j = engine_find(e, id), *ranks[CONTROL_RANKS_MAX];
+	int r = 0;
+	if (!j)
+		return -ENOENT;
+	if (j->state != REST_JOB_STAGING)
+		return -EEXIST;
+	/* Rank 0 last: while it waits, so does the sender, who then tries again. */
+	for (size_t i = gang_members(e, j, ranks); r == 0 && i-- > 0;)
+		if (ranks[i]->state == REST_JOB_STAGING)
+			r = inputs_ready(e, ranks[i]);
 	return r;
 }
 
@@ -289,11 +326,8 @@ static void send_stop(struct engine *e, const struct ejob *j, const char *why)
 	(void)engine_send(e, j->node, &m); /* a node that is away hears it at its hello */
 }
 
-int engine_cancel(struct engine *e, const char *id, const char *why, uint64_t now_ns)
+static int cancel_one(struct engine *e, struct ejob *j, const char *why)
 {
-	struct ejob *j = engine_find(e, id);
-	if (!j)
-		return -ENOENT;
 	if (rest_job_state_is_final(j->state))
 		return 0;
 	enum rest_job_state before = j->state;
@@ -310,6 +344,18 @@ int engine_cancel(struct engine *e, const char *id, const char *why, uint64_t no
 	else
 		ejob_confirm_end(e, j);
 	return 0;
+}
+
+int engine_cancel(struct engine *e, const char *id, const char *why, uint64_t now_ns)
+{
+	struct ejob *j = engine_find(e, id), *ranks[CONTROL_RANKS_MAX];
+	int r = 0;
+	if (!j)
+		return -ENOENT;
+	size_t count = gang_members(e, j, ranks);
+	for (size_t i = 0; r == 0 && i < count; i++)
+		r = cancel_one(e, ranks[i], why);
+	return r;
 }
 
 bool engine_job(struct engine *e, const char *id, struct rest_job *ret)
@@ -360,6 +406,8 @@ const char *engine_resolve(struct engine *e, const char *text, const char *user)
 	size_t len = strlen(text);
 	VEC_EACH(&e->jobs, pj) {
 		struct ejob *j = *pj;
+		if (j->rank > 0)
+			continue; /* meant by its whole name only */
 		bool mine = !user || strcmp(j->user, user) == 0;
 		bool named = j->spec.name && strcmp(j->spec.name, text) == 0;
 		if (mine && named && rest_job_state_is_final(j->state)) {
@@ -373,6 +421,12 @@ const char *engine_resolve(struct engine *e, const char *text, const char *user)
 		found = j->id;
 	}
 	return found ? found : ended;
+}
+
+const char *engine_gang(struct engine *e, const char *id)
+{
+	const struct ejob *j = engine_find(e, id);
+	return j && j->gang[0] ? j->gang : id;
 }
 
 const char *engine_job_next(struct engine *e, size_t *pos)
@@ -434,6 +488,8 @@ static void job_tick(struct engine *e, struct ejob *j, uint64_t now_ns)
 	} else if (j->move_pending) {
 		engine_wake(e, j->notice_deadline_ns + e->config.lease_margin_ms * NS_PER_MS);
 	}
+	if (j->ranks > 1)
+		gang_settle(e, j, now_ns);
 	if (j->alive && now_ns >= j->standby_until_ns)
 		ejob_send_standby(e, j, now_ns);
 	if (j->state == REST_JOB_QUEUED && j->retry_at_ns > now_ns)

@@ -113,6 +113,8 @@ bool engine_job(struct engine *e, const char *id, struct rest_job *ret);
 /* Unique prefix, or the name of the one live job of that user that has it, or else of the latest
  * that is over; NULL. */
 const char *engine_resolve(struct engine *e, const char *text, const char *user);
+/* The gang that the job is a rank of, by its rank 0; else the job itself. */
+const char *engine_gang(struct engine *e, const char *id);
 /* Ids in order of submission; pos starts at 0. */
 const char *engine_job_next(struct engine *e, size_t *pos);
 /* A new reference: array of rest_node. */

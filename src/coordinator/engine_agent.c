@@ -62,8 +62,8 @@ void ejob_confirm_end(struct engine *e, struct ejob *j)
 		(void)engine_send(e, j->before.holders[i], &m);
 }
 
-static void end_final(struct engine *e, struct ejob *j, enum job_event event, int status,
-		      const char *reason)
+void ejob_end_final(struct ejob *j, struct engine *e, enum job_event event, int status,
+		    const char *reason)
 {
 	j->exit_status = status;
 	j->ended_ms = clock_wall_ms();
@@ -89,8 +89,8 @@ static uint64_t retry_pause(unsigned failures)
 	return MIN(RETRY_MIN_NS << doublings, RETRY_MAX_NS);
 }
 
-static void end_requeue(struct engine *e, struct ejob *j, enum control_end end, const char *reason,
-			uint64_t now_ns)
+void ejob_end_requeue(struct engine *e, struct ejob *j, enum control_end end, const char *reason,
+		      uint64_t now_ns)
 {
 	const char *cause = "crash";
 	switch (end) {
@@ -124,7 +124,7 @@ static void end_requeue(struct engine *e, struct ejob *j, enum control_end end, 
 		(void)snprintf(j->cause, sizeof(j->cause), "%s", cause);
 	if (!j->spec.requeue && end == CONTROL_END_RECLAIMED && !j->durable.digest[0] &&
 	    !j->saved.digest[0]) {
-		end_final(e, j, JOB_EVENT_FAILED, NEVER_RAN,
+		ejob_end_final(j, e, JOB_EVENT_FAILED, NEVER_RAN,
 			  "reclaimed without a checkpoint, and the job asked not to be requeued");
 		return;
 	}
@@ -142,7 +142,7 @@ static void end_failed(struct engine *e, struct ejob *j, int status, const char 
 {
 	j->failures++;
 	if (j->failures >= MAX(j->spec.failure_limit, (uint64_t)1)) {
-		end_final(e, j, JOB_EVENT_FAILED, status ? status : 1, reason);
+		ejob_end_final(j, e, JOB_EVENT_FAILED, status ? status : 1, reason);
 		return;
 	}
 	(void)snprintf(j->cause, sizeof(j->cause), "crash");
@@ -186,20 +186,23 @@ void ejob_ended(struct engine *e, struct ejob *j, enum control_end end, int stat
 		j->move_pending = false;
 	if (rest_job_state_is_final(j->state))
 		; /* cancelled before: the end was awaited only to be sure of it */
+	else if (j->ranks > 1)
+		gang_ended(e, j, end, status, reason, now_ns);
 	else if (end == CONTROL_END_DONE)
-		end_final(e, j, JOB_EVENT_DONE, status, reason);
+		ejob_end_final(j, e, JOB_EVENT_DONE, status, reason);
 	else if (end == CONTROL_END_TIME_LIMIT)
-		end_final(e, j, JOB_EVENT_FAILED, 124, reason ? reason : "its time limit is reached");
+		ejob_end_final(j, e, JOB_EVENT_FAILED, 124, reason ? reason : "its time limit is reached");
 	else if (end == CONTROL_END_FAILED)
 		end_failed(e, j, status, reason, now_ns);
 	else
-		end_requeue(e, j, end, reason, now_ns);
+		ejob_end_requeue(e, j, end, reason, now_ns);
 	if (!j->move_pending)
 		j->notice_id[0] = '\0';
 	POINT("coordinator.end.before_save");
 	if (ejob_save(e, j) < 0)
 		return; /* not confirmed: the agent says it again */
 	ejob_confirm_end(e, j);
+	gang_settle(e, j, now_ns);
 	e->schedule_due = true;
 	engine_wake(e, 0);
 }
@@ -239,6 +242,8 @@ static void job_report(struct engine *e, struct ejob *j, const struct control_jo
 		j->saved.seq = r->image_seq;
 		j->saved.bytes = r->image_bytes;
 		j->saved.output_offset = r->image_output;
+		(void)snprintf(j->saved.commit, sizeof(j->saved.commit), "%s",
+			       r->image_commit ? r->image_commit : "");
 		j->saved.holders_count = 0;
 		ejob_image_add(&j->saved, j->node);
 	}
@@ -270,7 +275,8 @@ static void hello_images(struct engine *e, struct enode *n, uint64_t now_ns)
 						    .epoch = im->epoch,
 						    .seq = im->seq,
 						    .image = im->image,
-						    .output_offset = im->output_offset };
+						    .output_offset = im->output_offset,
+						    .commit = im->commit };
 		ejob_received(e, j, &r, n->name, now_ns);
 	}
 }
@@ -322,7 +328,8 @@ static void node_owner_state(struct engine *e, struct enode *n, int state, bool 
 }
 
 static void jobs_noticed(struct engine *e, struct enode *n, const char *notice_id, int mode,
-			 const struct control_job_report *reports, size_t count, uint64_t now_ns)
+			 uint64_t window_ms, const struct control_job_report *reports, size_t count,
+			 uint64_t now_ns)
 {
 	for (size_t i = 0; i < count; i++) {
 		struct ejob *j = job_of(e, n->name, reports[i].job, reports[i].epoch);
@@ -341,6 +348,8 @@ static void jobs_noticed(struct engine *e, struct enode *n, const char *notice_i
 			j->move_pending = !j->notice_now;
 		}
 		(void)ejob_event(e, j, JOB_EVENT_NOTICE, "%s is wanted back by its owner", n->name);
+		if (fresh && !j->notice_now)
+			gang_notice(e, j, window_ms, now_ns);
 	}
 }
 
@@ -363,7 +372,7 @@ static void on_hello(struct engine *e, struct enode *n, struct control_message *
 	hello_jobs(e, n, now_ns);
 	hello_images(e, n, now_ns);
 	if (h->owner_state == CONTROL_OWNER_NOTICE || h->owner_state == CONTROL_OWNER_DRAINING) {
-		jobs_noticed(e, n, h->notice_id, h->mode, h->jobs, h->jobs_count, now_ns);
+		jobs_noticed(e, n, h->notice_id, h->mode, h->remaining_ms, h->jobs, h->jobs_count, now_ns);
 		engine_plan_notice(e, n, now_ns);
 	}
 	for (size_t i = 0; i < e->jobs.count; i++)
@@ -411,7 +420,7 @@ static void on_owner(struct engine *e, struct enode *n, const struct control_own
 	POINT("coordinator.owner.received");
 	node_owner_state(e, n, o->state, o->paused, o->remaining_ms, now_ns);
 	if (o->state == CONTROL_OWNER_NOTICE || o->state == CONTROL_OWNER_DRAINING)
-		jobs_noticed(e, n, o->notice_id, o->mode, o->jobs, o->jobs_count, now_ns);
+		jobs_noticed(e, n, o->notice_id, o->mode, o->window_ms, o->jobs, o->jobs_count, now_ns);
 	if (o->state == CONTROL_OWNER_NOTICE) {
 		engine_plan_notice(e, n, now_ns);
 		return;
@@ -425,6 +434,7 @@ static void on_owner(struct engine *e, struct enode *n, const struct control_own
 			j->notice_id[0] = '\0';
 			j->stopped_ns = 0;
 			ejob_move_over(e, j);
+			gang_notice_cancel(e, j);
 		} else if (o->cancelled) {
 			(void)snprintf(j->cause, sizeof(j->cause), "cancelled-reclaim");
 			ejob_move_over(e, j);
@@ -463,7 +473,8 @@ static void on_job(struct engine *e, struct enode *n, const struct control_job *
 			j->started_ms = clock_wall_ms();
 		j->start_failures = 0;
 		j->avoid_count = 0;
-		j->from = (struct ejob_image){ 0 };
+		if (j->ranks == 1)
+			j->from = (struct ejob_image){ 0 };
 		if (j->moves_count && j->stopped_ns) {
 			struct rest_move *mv = &j->moves[j->moves_count - 1];
 			if (mv->epoch == j->epoch && !mv->downtime_ms)
@@ -496,6 +507,7 @@ static void on_saved(struct engine *e, struct enode *n, const struct control_sav
 					.bytes = s->bytes,
 					.output_offset = s->output_offset };
 	(void)snprintf(j->saved.digest, sizeof(j->saved.digest), "%s", s->image);
+	(void)snprintf(j->saved.commit, sizeof(j->saved.commit), "%s", s->commit ? s->commit : "");
 	ejob_image_add(&j->saved, n->name);
 	/* The other end may have been faster to say that it has it, without this number. */
 	if (strcmp(j->durable.digest, s->image) == 0 && j->durable.output_offset == 0 &&
@@ -511,6 +523,7 @@ static void on_saved(struct engine *e, struct enode *n, const struct control_sav
 	ejob_changed(e, j);
 	if (!j->notice_id[0])
 		ejob_plan_stage(e, j, now_ns);
+	gang_settle(e, j, now_ns);
 }
 
 static void on_transfer(struct engine *e, struct enode *n, const struct control_transfer *t,

@@ -6,6 +6,8 @@
  *     engine_agent.c     what agents say
  *     engine_move.c      where images go, what is durable, tickets
  *     engine_schedule.c  who runs next, and where
+ *     engine_start.c     giving an incarnation to a machine
+ *     engine_gang.c      jobs of several ranks: one life for all of them
  */
 #ifndef RECLAIM_COORDINATOR_ENGINE_INTERNAL_H
 #define RECLAIM_COORDINATOR_ENGINE_INTERNAL_H
@@ -20,12 +22,15 @@
 #define ENGINE_AVOID_MAX 8
 #define ENGINE_HOLDERS_MAX 8
 #define ENGINE_IMAGES_KEPT 2
+/* After so many failed starts in a row the image itself is in doubt: the one before is tried. */
+#define ENGINE_START_FAILURES_DOUBT 3
 
 /* A committed image, and who is known to have it whole. */
 struct ejob_image {
 	char digest[CONTROL_DIGEST_HEX + 1]; /* "" = none */
 	uint64_t epoch, seq, bytes, output_offset;
 	uint64_t at_wall_ms;
+	char commit[CONTROL_COMMIT_MAX + 1]; /* its name, as the guest gave it */
 	char holders[ENGINE_HOLDERS_MAX][CONTROL_NAME_MAX + 1];
 	size_t holders_count;
 };
@@ -88,6 +93,14 @@ struct ejob {
 	double rate_eff, p_miss;   /* behind it, for `why` */
 	bool end_unconfirmed;      /* ENDED is recorded, STOP to its agent is due */
 
+	/* one rank of a gang (engine_gang.c); ranks 1 = a job by itself */
+	char gang[CONTROL_NAME_MAX + 1]; /* id of rank 0 */
+	uint64_t rank, ranks;
+	enum control_end gang_end; /* how its incarnation ended; NONE = not judged, or still there */
+	bool gang_noticed;         /* told to save because another rank's machine is wanted back */
+	int gang_port;
+	uint64_t gang_stop_ns;     /* asked to stop; not again before */
+
 	char stage[CONTROL_NAME_MAX + 1]; /* where background copies go */
 	char stage_image[CONTROL_DIGEST_HEX + 1]; /* the copy last asked for */
 	uint64_t stage_sent_ns;
@@ -112,6 +125,7 @@ struct enode {
 	bool slot_used[CONTROL_SLOTS_MAX];
 	uint64_t reclaims, lent_ns, lent_since_ns; /* for a first idea of its hazard */
 	double hazard_per_s;       /* as the model says; 0 = it says nothing */
+	uint64_t gang_ports_used;  /* turns through CONTROL_GANG_PORTS */
 };
 
 struct euser {
@@ -171,6 +185,12 @@ void ejob_image_add(struct ejob_image *im, const char *node);
 void ejob_ended(struct engine *e, struct ejob *j, enum control_end end, int status,
 		const char *reason, uint64_t now_ns);
 void ejob_confirm_end(struct engine *e, struct ejob *j);
+/* Over for good. Not saved yet. */
+void ejob_end_final(struct ejob *j, struct engine *e, enum job_event event, int status,
+		    const char *reason);
+/* Back to the queue, or waiting for its image. Not saved yet. */
+void ejob_end_requeue(struct engine *e, struct ejob *j, enum control_end end, const char *reason,
+		      uint64_t now_ns);
 
 /* engine_move.c */
 void engine_plan_notice(struct engine *e, struct enode *n, uint64_t now_ns);
@@ -186,6 +206,47 @@ void engine_send_rates(struct engine *e);
 int engine_ticket(struct engine *e, const struct ejob *j, enum ticket_use use, uint64_t epoch,
 		  const char *image, const char *source, const char *destination, uint64_t remaining_ms,
 		  uint64_t floor_bps, char ret[TICKET_TEXT_MAX]);
+
+/* engine_start.c */
+struct engine_gang_start; /* what the ranks of one start share */
+bool ejob_image_reachable(struct engine *e, const struct ejob_image *im, const struct enode *at);
+/* Books it: epoch + 1 on that machine, in the store. Nobody has been told. */
+bool ejob_start_book(struct engine *e, struct ejob *j, struct enode *n, const unsigned *slots,
+		     size_t slots_count, const struct ejob_image *im, uint64_t now_ns);
+/* Takes the booking back: another rank's failed. */
+void ejob_start_unbook(struct engine *e, struct ejob *j, uint64_t now_ns);
+/* Tells the machine. im must be a copy: the job's own images change. */
+void ejob_start_give(struct engine *e, struct ejob *j, struct enode *n, const struct ejob_image *im,
+		     bool im_is_saved, const struct engine_gang_start *gang, uint64_t now_ns);
+void ejob_wait_reason(struct engine *e, struct ejob *j, const char *why);
+
+/* engine_gang.c */
+struct engine_gang_start {
+	char key[CONTROL_KEY_HEX + 1];
+	struct control_rank ranks[CONTROL_RANKS_MAX];
+};
+/* NULL, or why such a gang is not taken. */
+const char *gang_refusal(const struct job_spec *spec);
+/* All that are known, by rank; `ret` has room for CONTROL_RANKS_MAX. */
+size_t gang_members(struct engine *e, const struct ejob *j, struct ejob **ret);
+/* Rank 0 of the gang, or the job itself; NULL: its rank 0 was never written. */
+struct ejob *gang_lead(struct engine *e, const struct ejob *j);
+/* One of its incarnations has ended: books it, and what it means for the others. Not saved yet. */
+void gang_ended(struct engine *e, struct ejob *j, enum control_end end, int status,
+		const char *reason, uint64_t now_ns);
+/* Judges the ends once no rank is left. True: all ranks wait for a start. lead: rank 0. */
+bool gang_ready(struct engine *e, struct ejob *lead);
+/* All ranks or none, each on a machine of its own. */
+bool gang_start(struct engine *e, struct ejob *lead, uint64_t now_ns);
+/* A rank's machine is wanted back, or not any more: the others hear of it. */
+void gang_notice(struct engine *e, struct ejob *j, uint64_t window_ms, uint64_t now_ns);
+void gang_notice_cancel(struct engine *e, struct ejob *j);
+/* Ranks that cannot go on without one that has ended, or only wait for the next start, are ended
+ * too. Looks at what is: call it whenever something may have changed. */
+void gang_settle(struct engine *e, struct ejob *j, uint64_t now_ns);
+/* Every rank has this commit, of this epoch, durably. */
+bool gang_has_durable(struct engine *e, const struct ejob *j, const struct ejob_image *im);
+bool gang_is_at(struct engine *e, const struct ejob *j, const char *node); /* another rank */
 
 /* engine_schedule.c */
 void engine_schedule(struct engine *e, uint64_t now_ns);
@@ -203,6 +264,8 @@ struct engine_place {
 /* All of them together (engine_place.c). Returns how many it placed. */
 size_t engine_place(struct engine *e, struct ejob *const *jobs, size_t count, uint64_t now_ns,
 		    struct engine_place *ret);
+/* How good a place it is, all else given; higher is better. */
+double enode_score(struct engine *e, const struct enode *n, const struct ejob *j, uint64_t now_ns);
 void ejob_avoid(struct ejob *j, const char *node);
 bool ejob_avoids(const struct ejob *j, const char *node); /* a start failed there */
 struct enode *engine_choose(struct engine *e, const struct ejob *j, bool start, uint64_t now_ns);

@@ -90,15 +90,19 @@ static bool commit(struct engine *e, struct ejob *j, const struct control_receiv
 		   const char *holder)
 {
 	struct ejob_image durable = j->durable, before = j->before;
-	j->before = j->durable;
+	/* A rank's image serves only with those of the others: the newest that all have stays. */
+	if (j->ranks == 1 || gang_has_durable(e, j, &j->durable))
+		j->before = j->durable;
 	j->durable = (struct ejob_image){ .epoch = r->epoch,
 					  .seq = r->seq,
 					  .output_offset = r->output_offset,
 					  .at_wall_ms = clock_wall_ms() };
 	(void)snprintf(j->durable.digest, sizeof(j->durable.digest), "%s", r->image);
+	(void)snprintf(j->durable.commit, sizeof(j->durable.commit), "%s", r->commit ? r->commit : "");
 	if (strcmp(j->saved.digest, r->image) == 0) {
 		j->durable.bytes = j->saved.bytes;
 		j->durable.output_offset = j->saved.output_offset;
+		memcpy(j->durable.commit, j->saved.commit, sizeof(j->durable.commit));
 		ejob_image_add(&j->durable, j->node);
 	}
 	ejob_image_add(&j->durable, holder);

@@ -10,7 +10,7 @@
 #include "coordinator/engine_internal.h"
 
 struct record_image {
-	char *digest;
+	char *digest, *commit;
 	uint64_t epoch, seq, bytes, output_offset, at_wall_ms;
 	char **holders;
 	size_t holders_count;
@@ -29,6 +29,9 @@ struct record {
 	size_t slots_count;
 	struct record_image durable, before, saved;
 	bool end_unconfirmed;
+	char *gang;
+	uint64_t rank, ranks;
+	int gang_end;
 	struct rest_secret *secrets;
 	size_t secrets_count;
 };
@@ -37,6 +40,7 @@ struct record {
 
 static const struct schema_field image_fields[] = {
 	FIELD_STR(struct record_image, digest, CONTROL_DIGEST_HEX),
+	FIELD_STR(struct record_image, commit, CONTROL_COMMIT_MAX),
 	FIELD_U64(struct record_image, epoch, 0, BIG),
 	FIELD_U64(struct record_image, seq, 0, BIG),
 	FIELD_U64(struct record_image, bytes, 0, BIG),
@@ -85,6 +89,10 @@ static const struct schema_field record_fields[] = {
 	FIELD_OBJECT(struct record, before, &image_schema),
 	FIELD_OBJECT(struct record, saved, &image_schema),
 	FIELD_BOOL(struct record, end_unconfirmed),
+	FIELD_STR(struct record, gang, CONTROL_NAME_MAX),
+	FIELD_U64(struct record, rank, 0, CONTROL_RANKS_MAX - 1),
+	FIELD_U64(struct record, ranks, 1, CONTROL_RANKS_MAX, .fallback = "1"),
+	FIELD_ENUM(struct record, gang_end, control_end_names),
 	FIELD_LIST(struct record, secrets, &secret_schema, 256),
 	FIELD_END,
 };
@@ -96,6 +104,7 @@ static struct record_image image_to(const struct ejob_image *im, char *list[ENGI
 	for (size_t i = 0; i < im->holders_count; i++)
 		list[i] = (char *)im->holders[i];
 	return (struct record_image){ im->digest[0] ? (char *)im->digest : NULL,
+				      im->commit[0] ? (char *)im->commit : NULL,
 				      im->epoch,
 				      im->seq,
 				      im->bytes,
@@ -113,6 +122,7 @@ static void image_from(const struct record_image *r, struct ejob_image *im)
 				   .output_offset = r->output_offset,
 				   .at_wall_ms = r->at_wall_ms };
 	(void)snprintf(im->digest, sizeof(im->digest), "%s", r->digest ? r->digest : "");
+	(void)snprintf(im->commit, sizeof(im->commit), "%s", r->commit ? r->commit : "");
 	for (size_t i = 0; i < r->holders_count; i++)
 		ejob_image_add(im, r->holders[i]);
 }
@@ -199,6 +209,10 @@ json_t *ejob_record(const struct ejob *j)
 		.before = image_to(&j->before, lists[1]),
 		.saved = image_to(&j->saved, lists[2]),
 		.end_unconfirmed = j->end_unconfirmed,
+		.gang = j->gang[0] ? (char *)j->gang : NULL,
+		.rank = j->rank,
+		.ranks = j->ranks,
+		.gang_end = j->gang_end,
 		.secrets = j->secrets,
 		.secrets_count = j->secrets_count,
 	};
@@ -242,6 +256,10 @@ int ejob_from_record(json_t *record, struct ejob *j, struct diag *diag)
 	j->lost_ms = r.lost_ms;
 	j->exit_status = r.exit_status;
 	j->end_unconfirmed = r.end_unconfirmed;
+	(void)snprintf(j->gang, sizeof(j->gang), "%s", r.gang ? r.gang : "");
+	j->rank = r.rank;
+	j->ranks = r.ranks;
+	j->gang_end = (enum control_end)r.gang_end;
 	image_from(&r.durable, &j->durable);
 	image_from(&r.before, &j->before);
 	image_from(&r.saved, &j->saved);

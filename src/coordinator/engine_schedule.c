@@ -21,8 +21,6 @@
 /* A machine of which nothing is known yet is taken to be reclaimed about this often. */
 #define HAZARD_PRIOR_EVENTS 0.5
 #define HAZARD_PRIOR_S (4 * 3600.0)
-/* After so many failed starts in a row the image itself is in doubt: the one before is tried. */
-#define START_FAILURES_DOUBT 3
 #define NEAR_BONUS 0.15
 
 /* ---- fair share ---- */
@@ -178,6 +176,10 @@ const char *enode_refusal(struct engine *e, const struct enode *n, const struct 
 		return "too little disk for its image";
 	if (!h->transfer_port)
 		return "its transfer port is not open yet";
+	if (j->ranks > 1 && !h->gang_port)
+		return "it cannot give a rank of a gang its own network";
+	if (j->ranks > 1 && gang_is_at(e, j, n->name))
+		return "another rank of it is there";
 	return slots_refusal(e, n, j, ret_slots, ret_slots_count);
 }
 
@@ -192,8 +194,7 @@ bool ejob_avoids(const struct ejob *j, const char *node)
 }
 
 /* Higher is better: expected share of the next hour that it stays, less for images far away. */
-static double choice_score(struct engine *e, const struct enode *n, const struct ejob *j,
-			   uint64_t now_ns)
+double enode_score(struct engine *e, const struct enode *n, const struct ejob *j, uint64_t now_ns)
 {
 	const struct enode *own = engine_node(e, j->node);
 	double score = exp(-enode_hazard_per_s(n, now_ns) * 3600);
@@ -227,7 +228,7 @@ struct enode *engine_choose(struct engine *e, const struct ejob *j, bool start, 
 		struct enode *n = value;
 		if ((!start && strcmp(n->name, j->node) == 0) || enode_refusal(e, n, j, NULL, NULL))
 			continue;
-		double score = choice_score(e, n, j, now_ns);
+		double score = enode_score(e, n, j, now_ns);
 		if (!best || score > best_score) {
 			best = n;
 			best_score = score;
@@ -275,7 +276,7 @@ struct enode *engine_choose_keeper(struct engine *e, const struct ejob *j, uint6
 		    n->owner_state == CONTROL_OWNER_NOTICE || n->owner_state == CONTROL_OWNER_DRAINING ||
 		    n->disk_free < j->saved.bytes)
 			continue;
-		double score = choice_score(e, n, j, now_ns) - (owned ? 0.5 : 0) -
+		double score = enode_score(e, n, j, now_ns) - (owned ? 0.5 : 0) -
 			       (enode_refusal(e, n, j, NULL, NULL) ? 0.1 : 0) -
 			       (own && engine_is_slow(e, own, n, now_ns) ? 0.6 : 0);
 		if (!best || score > best_score) {
@@ -288,20 +289,6 @@ struct enode *engine_choose_keeper(struct engine *e, const struct ejob *j, uint6
 
 /* ---- starting ---- */
 
-static bool reachable(struct engine *e, const struct ejob_image *im, const struct enode *at)
-{
-	if (!im->digest[0])
-		return false;
-	if (ejob_image_has(im, at->name))
-		return true;
-	for (size_t i = 0; i < im->holders_count; i++) {
-		const struct enode *h = engine_node(e, im->holders[i]);
-		if (h && enode_serves(h))
-			return true;
-	}
-	return false;
-}
-
 /* What the next incarnation begins from; NULL with ret_wait = nothing that exists is in reach. */
 static const struct ejob_image *start_image(struct engine *e, const struct ejob *j,
 					    const struct enode *at, bool *ret_wait)
@@ -310,7 +297,7 @@ static const struct ejob_image *start_image(struct engine *e, const struct ejob 
 	size_t count = 0;
 	*ret_wait = false;
 	for (size_t i = 0; i < ARRAY_SIZE(order); i++)
-		if (reachable(e, order[i], at) &&
+		if (ejob_image_reachable(e, order[i], at) &&
 		    (count == 0 || strcmp(fit[count - 1]->digest, order[i]->digest) != 0))
 			fit[count++] = order[i];
 	if (count == 0) {
@@ -319,192 +306,9 @@ static const struct ejob_image *start_image(struct engine *e, const struct ejob 
 	}
 	/* The newest; once it has failed some times, each in its turn: it may be damaged, or what
 	 * kept it from coming may have passed. */
-	size_t turn = j->start_failures >= START_FAILURES_DOUBT ?
-			      j->start_failures - START_FAILURES_DOUBT + 1 : 0;
+	size_t turn = j->start_failures >= ENGINE_START_FAILURES_DOUBT ?
+			      j->start_failures - ENGINE_START_FAILURES_DOUBT + 1 : 0;
 	return fit[turn % count];
-}
-
-static int move_record(struct ejob *j, const struct ejob_image *im)
-{
-	struct rest_move *grown = reallocarray(j->moves, j->moves_count + 1, sizeof(*grown));
-	if (!grown)
-		return -ENOMEM;
-	j->moves = grown;
-	const char *from = j->moves_count ? grown[j->moves_count - 1].to : NULL;
-	/* The list is for people: the middle of a very long one is of no use to them. */
-	if (j->moves_count == REST_MOVES_MAX) {
-		struct rest_move *m = &grown[1];
-		free(m->from);
-		free(m->to);
-		free(m->cause);
-		free(m->image);
-		memmove(m, m + 1, (REST_MOVES_MAX - 2) * sizeof(*m));
-		j->moves_count--;
-	}
-	grown[j->moves_count++] = (struct rest_move){
-		.from = from ? strdup(from) : NULL,
-		.to = strdup(j->node),
-		.epoch = j->epoch,
-		.cause = strdup(j->epoch == 1 ? "start" : (j->cause[0] ? j->cause : "restart")),
-		.at_ms = clock_wall_ms(),
-		.bytes = j->move_bytes,
-		.lost_ms = j->lost_ms,
-		.image = im ? strdup(im->digest) : NULL,
-	};
-	return 0;
-}
-
-static void move_unrecord(struct ejob *j)
-{
-	struct rest_move *m = &j->moves[--j->moves_count];
-	free(m->from);
-	free(m->to);
-	free(m->cause);
-	free(m->image);
-}
-
-static int take_slots(struct ejob *j, struct enode *n, const unsigned *slots, size_t count)
-{
-	char **names = calloc(count + 1, sizeof(*names));
-	if (!names)
-		return -ENOMEM;
-	for (size_t i = 0; i < count; i++) {
-		names[i] = strdup(n->hello.hello.slots[slots[i]].name);
-		n->slot_used[slots[i]] = true;
-	}
-	for (size_t i = 0; i < j->slots_count; i++)
-		free(j->slots[i]);
-	free(j->slots);
-	j->slots = names;
-	j->slots_count = count;
-	return 0;
-}
-
-void ejob_release_slots(struct engine *e, struct ejob *j)
-{
-	struct enode *n = engine_node(e, j->node);
-	for (size_t k = 0; n && k < j->slots_count; k++)
-		for (size_t i = 0; i < n->hello.hello.slots_count; i++)
-			if (strcmp(n->hello.hello.slots[i].name, j->slots[k]) == 0)
-				n->slot_used[i] = false;
-}
-
-static size_t holders_of(struct engine *e, const struct ejob *j, const struct ejob_image *im,
-			 const struct enode *at, struct control_peer *peers,
-			 char tickets[CONTROL_PEERS_MAX][TICKET_TEXT_MAX])
-{
-	size_t n = 0;
-	for (size_t i = 0; im && i < im->holders_count && n < CONTROL_PEERS_MAX; i++) {
-		const struct enode *h = engine_node(e, im->holders[i]);
-		if (!h || (h != at && !enode_serves(h)))
-			continue;
-		if (h != at && engine_ticket(e, j, TICKET_FETCH, im->epoch, im->digest, h->name, at->name,
-					     10 * 60 * 1000, 0, tickets[n]) < 0)
-			continue;
-		peers[n] = (struct control_peer){ (char *)h->name, (char *)enode_host(h),
-						  h->hello.hello.transfer_port, h == at ? NULL : tickets[n] };
-		n++;
-	}
-	return n;
-}
-
-static size_t open_secrets(struct engine *e, const struct ejob *j, struct control_secret *out)
-{
-	size_t n = 0;
-	for (size_t i = 0; i < j->secrets_count; i++) {
-		char *clear;
-		if (e->ops->unseal_text(e->user, j->secrets[i].value, &clear) == 0)
-			out[n++] = (struct control_secret){ j->secrets[i].name, clear };
-	}
-	return n;
-}
-
-static void send_start(struct engine *e, struct ejob *j, struct enode *n,
-		       const struct ejob_image *im)
-{
-	static char tickets[CONTROL_PEERS_MAX][TICKET_TEXT_MAX];
-	struct control_peer peers[CONTROL_PEERS_MAX];
-	CLEANUP_FREE struct control_secret *secrets = calloc(j->secrets_count + 1, sizeof(*secrets));
-	char key[CONTROL_KEY_HEX + 1], why[200];
-	hex_encode(j->key, sizeof(j->key), key);
-	(void)snprintf(why, sizeof(why), "%s", j->cause[0] ? j->cause : "start");
-	struct control_message m = {
-		.type = CONTROL_START,
-		.start = {
-			.job = j->id,
-			.epoch = j->epoch,
-			.user = j->user,
-			.spec = j->spec_json,
-			.slots = j->slots,
-			.slots_count = j->slots_count,
-			.key = key,
-			.image = im ? (char *)im->digest : NULL,
-			.image_epoch = im ? im->epoch : 0,
-			.image_seq = im ? im->seq : 0,
-			.holders = peers,
-			.holders_count = holders_of(e, j, im, n, peers, tickets),
-			.lease_ms = e->config.lease_ms,
-			.restart_count = j->epoch - 1,
-			.reclaim_count = j->reclaims,
-			.time_used_ms = j->ran_ms,
-			.interval_ms = j->spec.checkpoint.interval_ns ? j->spec.checkpoint.interval_ns / NS_PER_MS
-				       : j->interval_ms ? j->interval_ms : e->config.interval_ms,
-			.inputs = j->inputs,
-			.secrets = secrets,
-			.secrets_count = secrets ? open_secrets(e, j, secrets) : 0,
-			.why = why,
-		},
-	};
-	POINT("coordinator.start.before_send");
-	(void)engine_send(e, n->name, &m); /* unheard: the next hello shows that it is not there */
-	POINT("coordinator.start.sent");
-	explicit_bzero(key, sizeof(key));
-	for (size_t i = 0; i < m.start.secrets_count; i++) {
-		explicit_bzero(secrets[i].value, strlen(secrets[i].value));
-		free(secrets[i].value);
-	}
-}
-
-static bool start_job(struct engine *e, struct ejob *j, struct enode *n, const unsigned *slots,
-		      size_t slots_count, const struct ejob_image *im, uint64_t now_ns)
-{
-	char node_before[sizeof(j->node)];
-	memcpy(node_before, j->node, sizeof(node_before));
-	uint64_t cursor = im ? e->ops->output_position(e->user, j->id, im->epoch, im->output_offset) : 0;
-	struct ejob_image from = im ? *im : (struct ejob_image){ 0 };
-	if (take_slots(j, n, slots, slots_count) < 0)
-		return false;
-	j->epoch++;
-	(void)snprintf(j->node, sizeof(j->node), "%s", n->name);
-	if (move_record(j, im) < 0 || !ejob_event(e, j, JOB_EVENT_START, "on %s", n->name)) {
-		j->epoch--;
-		memcpy(j->node, node_before, sizeof(node_before));
-		return false;
-	}
-	j->alive = true;
-	j->start_cursor = cursor;
-	if (ejob_save(e, j) < 0) {
-		/* Nothing was given to anybody: as before, and tried again. */
-		ejob_release_slots(e, j);
-		move_unrecord(j);
-		j->epoch--;
-		j->alive = false;
-		j->state = REST_JOB_QUEUED;
-		memcpy(j->node, node_before, sizeof(node_before));
-		j->retry_at_ns = now_ns + NS_PER_S;
-		return false;
-	}
-	j->lease_until_ns = now_ns + (e->config.lease_ms + e->config.lease_margin_ms) * NS_PER_MS;
-	j->from = im && im == &j->saved ? from : (struct ejob_image){ 0 };
-	j->saved = (struct ejob_image){ 0 };
-	j->saved_final = false;
-	j->inc_ran_ms = j->unsaved_ms = j->lost_ms = j->move_bytes = 0;
-	j->dest[0] = j->stage[0] = j->stage_image[0] = j->notice_id[0] = '\0';
-	j->standby_until_ns = 0;
-	j->retry_at_ns = 0;
-	send_start(e, j, n, from.digest[0] ? &from : NULL);
-	j->cause[0] = '\0';
-	return true;
 }
 
 static int by_turn(const void *a, const void *b)
@@ -518,25 +322,19 @@ static int by_turn(const void *a, const void *b)
 	return x->job->order < y->job->order ? -1 : x->job->order > y->job->order;
 }
 
-static void wait_reason(struct engine *e, struct ejob *j, const char *why)
-{
-	if (strcmp(j->reason, why) == 0)
-		return;
-	(void)snprintf(j->reason, sizeof(j->reason), "%s", why);
-	ejob_changed(e, j);
-}
-
 static bool try_start(struct engine *e, struct ejob *j, uint64_t now_ns)
 {
 	unsigned slots[CONTROL_SLOTS_MAX];
 	size_t count = 0;
 	bool wait;
+	if (j->ranks > 1)
+		return gang_start(e, j, now_ns);
 	struct enode *n = engine_node(e, j->dest); /* where its image went, if it went */
 	if (!n || enode_refusal(e, n, j, NULL, NULL) || ejob_avoids(j, n->name))
 		n = engine_choose(e, j, true, now_ns);
 	if (!n) {
 		if (!j->restarts)
-			wait_reason(e, j, "waits for a machine");
+			ejob_wait_reason(e, j, "waits for a machine");
 		return false;
 	}
 	if (ejob_avoids(j, n->name) && now_ns < j->retry_at_ns) {
@@ -545,12 +343,18 @@ static bool try_start(struct engine *e, struct ejob *j, uint64_t now_ns)
 	}
 	const struct ejob_image *im = start_image(e, j, n, &wait);
 	if (wait) {
-		wait_reason(e, j, "its last durable image is on machines that are not in reach");
+		ejob_wait_reason(e, j, "its last durable image is on machines that are not in reach");
 		return false;
 	}
 	if (enode_refusal(e, n, j, slots, &count))
 		return false;
-	return start_job(e, j, n, slots, count, im, now_ns);
+	/* A copy: the job's own images change with the start. */
+	struct ejob_image from = im ? *im : (struct ejob_image){ 0 };
+	bool saved = im && im == &j->saved;
+	if (!ejob_start_book(e, j, n, slots, count, im, now_ns))
+		return false;
+	ejob_start_give(e, j, n, im ? &from : NULL, saved, NULL, now_ns);
+	return true;
 }
 
 /* Reclaims whose jobs found no place look again: something may have come free. */
@@ -580,9 +384,12 @@ void engine_schedule(struct engine *e, uint64_t now_ns)
 		return;
 	e->schedule_due = false;
 	replan_notices(e, now_ns);
-	VEC_EACH(&e->jobs, pj)
-		if ((*pj)->state == REST_JOB_QUEUED && !(*pj)->alive && !e->stop_all)
+	VEC_EACH(&e->jobs, pj) {
+		if ((*pj)->ranks > 1 && (*pj)->rank == 0 && gang_ready(e, *pj) && !e->stop_all)
 			queue[count++].job = *pj;
+		else if ((*pj)->ranks == 1 && (*pj)->state == REST_JOB_QUEUED && !(*pj)->alive && !e->stop_all)
+			queue[count++].job = *pj;
+	}
 	/* One at a time: each start changes whose turn it is. */
 	while (count > 0) {
 		for (size_t i = 0; i < count; i++)
@@ -614,7 +421,7 @@ json_t *engine_why(struct engine *e, const char *id, uint64_t now_ns)
 		(void)json_array_append_new(
 			nodes, json_pack("{s:s,s:b,s:s,s:f,s:f,s:b,s:b}", "node", n->name, "possible", !refusal,
 					 "reason", refusal ? refusal : "", "score",
-					 choice_score(e, n, j, now_ns), "reclaims_per_day",
+					 enode_score(e, n, j, now_ns), "reclaims_per_day",
 					 enode_hazard_per_s(n, now_ns) * 86400, "has_image",
 					 ejob_image_has(&j->durable, n->name), "failed_before",
 					 ejob_avoids(j, n->name)));

@@ -629,6 +629,256 @@ static void test_paused_and_foreign_machines_get_nothing(void **state)
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
+/* ---- gangs ---- */
+
+#define IMG_C "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc"
+#define IMG_D "dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd"
+
+static void gang_node(const char *name)
+{
+	node_up(name, ",\"gang_port\":24000");
+}
+
+static int submit_gang(const char *id, int ranks, const char *driver)
+{
+	CLEANUP_JSON json_t *spec =
+		json_pack("{s:s,s:[s],s:i,s:{s:i},s:{s:s}}", "name", id, "command", "true", "failure_limit", 2,
+			  "slots", "ranks", ranks, "checkpoint", "driver", driver);
+	const struct rest_submit s = { .spec = spec };
+	struct diag diag = DIAG_INIT;
+	int r = engine_submit(w.e, id, "u", &s, w.now, 1, &diag);
+	engine_tick(w.e, w.now);
+	return r;
+}
+
+static void saved_as(const char *node, const char *id, int epoch, int seq, const char *image,
+		     const char *commit, bool final)
+{
+	sayf(node,
+	     "{\"type\":\"saved\",\"job\":\"%s\",\"epoch\":\"%d\",\"seq\":\"%d\",\"image\":\"%s\","
+	     "\"bytes\":\"1000\",\"commit\":\"%s\",\"final\":%s}",
+	     id, epoch, seq, image, commit, final ? "true" : "false");
+}
+
+/* Which of two nodes has that rank; gang_node() made them n1, n2, ... */
+static const char *at(const char *id)
+{
+	static char names[4][16];
+	static unsigned next;
+	char *name = names[next++ % 4];
+	snprintf(name, sizeof(names[0]), "%s", job(id).node);
+	return name;
+}
+
+static void test_a_gang_starts_whole_or_not_at_all(void **state)
+{
+	gang_node("n1");
+	node_up("n2", ""); /* has no networks for ranks */
+	assert_int_equal(submit_gang("g", 2, "poll"), 0);
+	assert_null(last("n1", CONTROL_START));
+	assert_string_equal(job("g").reason, "waits for 2 machines at once");
+	gang_node("n3");
+	pass(10);
+	struct control_message *a = last("n1", CONTROL_START), *b = last("n3", CONTROL_START);
+	assert_non_null(a);
+	assert_non_null(b);
+	assert_null(last("n2", CONTROL_START));
+	assert_int_equal(a->start.epoch, 1);
+	assert_int_equal(b->start.epoch, 1);
+	assert_int_equal(a->start.ranks, 2);
+	assert_true(a->start.rank != b->start.rank);
+	assert_string_equal(a->start.gang, "g");
+	assert_string_equal(b->start.gang, "g");
+	/* One key and one list of ranks for all. */
+	assert_string_equal(a->start.gang_key, b->start.gang_key);
+	assert_int_equal(strlen(a->start.gang_key), 64);
+	assert_int_equal(a->start.gang_ranks_count, 2);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(a->start.gang_ranks[i].port, b->start.gang_ranks[i].port);
+		assert_in_range(a->start.gang_ranks[i].port, 24000, 24000 + CONTROL_GANG_PORTS - 1);
+	}
+	/* Each rank has images of its own, under a key of its own. */
+	assert_string_not_equal(a->start.key, b->start.key);
+	/* People mean the gang by its name. */
+	assert_string_equal(engine_resolve(w.e, "g", NULL), "g");
+}
+
+static void test_a_gang_that_cannot_be_saved_together_is_refused(void **state)
+{
+	assert_int_equal(submit_gang("g", 2, "criu"), -EINVAL);
+	assert_int_equal(submit_gang("g", CONTROL_RANKS_MAX + 1, "poll"), -EINVAL);
+	assert_int_equal(submit_gang("g", 2, "poll"), 0);
+}
+
+static void test_one_reclaim_moves_one_rank_and_restarts_all(void **state)
+{
+	for (int i = 1; i <= 3; i++)
+		gang_node(i == 1 ? "n1" : i == 2 ? "n2" : "n3");
+	assert_int_equal(submit_gang("g", 2, "poll"), 0);
+	const char *n0 = at("g"), *n1 = at("g.1");
+	const char *third = strcmp(n0, "n1") && strcmp(n1, "n1") ? "n1" : strcmp(n0, "n2") && strcmp(n1, "n2") ? "n2" : "n3";
+	running(n0, "g", 1);
+	running(n1, "g.1", 1);
+	char key[65];
+	snprintf(key, sizeof(key), "%s", last(n0, CONTROL_START)->start.gang_key);
+	drop_sent();
+	notice(n0, "g", 1, 5000);
+	struct control_message *m = last(n0, CONTROL_MOVE);
+	assert_non_null(m);
+	assert_string_equal(m->move.to.node, third); /* not where another rank is */
+	/* The other rank hears of it, with the same deadline; nothing of it is moved. */
+	m = last(n1, CONTROL_NOTICE);
+	assert_non_null(m);
+	assert_string_equal(m->notice.job, "g.1");
+	assert_int_equal(m->notice.remaining_ms, 5000);
+	assert_null(last(n1, CONTROL_MOVE));
+	saved_as(n0, "g", 1, 1, IMG_A, "step-5", true);
+	saved_as(n1, "g.1", 1, 1, IMG_B, "step-5", true);
+	assert_null(last(n1, CONTROL_STOP)); /* while the owner may still change his mind */
+	received(third, "g", 1, 1, IMG_A);
+	ended(n0, "g", 1, "reclaimed", 0);
+	m = last(n1, CONTROL_STOP);
+	assert_non_null(m);
+	assert_int_equal(m->stop.end, CONTROL_END_RECLAIMED);
+	assert_null(last(third, CONTROL_START)); /* not before all have ended */
+	drop_sent();
+	ended(n1, "g.1", 1, "reclaimed", 0);
+	pass(10);
+	m = last(third, CONTROL_START);
+	assert_non_null(m);
+	assert_string_equal(m->start.job, "g");
+	assert_int_equal(m->start.epoch, 2);
+	assert_string_equal(m->start.image, IMG_A);
+	assert_string_not_equal(m->start.gang_key, key); /* a key serves one start */
+	m = last(n1, CONTROL_START);
+	assert_non_null(m);
+	assert_string_equal(m->start.job, "g.1");
+	assert_int_equal(m->start.epoch, 2);
+	assert_string_equal(m->start.image, IMG_B);
+	assert_int_equal(job("g").failures, 0);
+}
+
+static void test_ranks_start_from_the_same_commit_only(void **state)
+{
+	gang_node("n1");
+	gang_node("n2");
+	assert_int_equal(submit_gang("g", 2, "poll"), 0);
+	const char *n0 = at("g"), *n1 = at("g.1");
+	running(n0, "g", 1);
+	running(n1, "g.1", 1);
+	/* Step 5 is durable for both; step 6 for rank 0 alone, step 7 saved by rank 1 alone. */
+	saved_as(n0, "g", 1, 1, IMG_A, "step-5", false);
+	received(n1, "g", 1, 1, IMG_A);
+	saved_as(n1, "g.1", 1, 1, IMG_B, "step-5", false);
+	received(n0, "g.1", 1, 1, IMG_B);
+	saved_as(n0, "g", 1, 2, IMG_C, "step-6", false);
+	received(n1, "g", 1, 2, IMG_C);
+	saved_as(n1, "g.1", 1, 2, IMG_D, "step-7", false);
+	drop_sent();
+	ended(n0, "g", 1, "shim_lost", 0);
+	struct control_message *m = last(n1, CONTROL_STOP);
+	assert_non_null(m); /* it cannot go on alone */
+	assert_int_equal(m->stop.end, CONTROL_END_KILLED);
+	ended(n1, "g.1", 1, "killed", 0);
+	pass(10);
+	m = last(at("g"), CONTROL_START);
+	assert_non_null(m);
+	assert_int_equal(m->start.epoch, 2);
+	assert_string_equal(last(at("g"), CONTROL_START)->start.image, IMG_A);
+	assert_string_equal(last(at("g.1"), CONTROL_START)->start.image, IMG_B);
+	assert_int_equal(job("g").failures, 0);
+}
+
+static void test_a_failure_counts_once_and_only_if_nothing_else_happened(void **state)
+{
+	gang_node("n1");
+	gang_node("n2");
+	assert_int_equal(submit_gang("g", 2, "poll"), 0);
+	const char *n0 = at("g"), *n1 = at("g.1");
+	running(n0, "g", 1);
+	running(n1, "g.1", 1);
+	/* Rank 1 fails because rank 0 vanished: no failure. */
+	ended(n1, "g.1", 1, "failed", 1);
+	ended(n0, "g", 1, "reclaimed", 0);
+	pass(3000);
+	assert_int_equal(job("g").failures, 0);
+	assert_int_equal(job("g").epoch, 2);
+	n0 = at("g"), n1 = at("g.1");
+	running(n0, "g", 2);
+	running(n1, "g.1", 2);
+	for (int epoch = 2; epoch <= 3; epoch++) {
+		ended(n0, "g", epoch, "failed", 3);
+		ended(n1, "g.1", epoch, "killed", 0);
+		pass(3000);
+		assert_int_equal(job("g").failures, epoch - 1);
+		if (epoch == 2) {
+			n0 = at("g"), n1 = at("g.1");
+			running(n0, "g", 3);
+			running(n1, "g.1", 3);
+		}
+	}
+	assert_int_equal(job("g").state, REST_JOB_FAILED);
+	assert_int_equal(job("g.1").state, REST_JOB_FAILED);
+	assert_int_equal(job("g").exit_status, 3);
+}
+
+static void test_a_gang_is_done_when_all_ranks_are(void **state)
+{
+	gang_node("n1");
+	gang_node("n2");
+	assert_int_equal(submit_gang("g", 2, "poll"), 0);
+	const char *n0 = at("g"), *n1 = at("g.1");
+	running(n0, "g", 1);
+	running(n1, "g.1", 1);
+	drop_sent();
+	ended(n0, "g", 1, "done", 0);
+	pass(1000);
+	assert_int_equal(job("g").state, REST_JOB_RUNNING);
+	assert_null(last(n1, CONTROL_STOP));
+	ended(n1, "g.1", 1, "done", 0);
+	pass(10);
+	assert_int_equal(job("g").state, REST_JOB_DONE);
+	assert_int_equal(job("g.1").state, REST_JOB_DONE);
+}
+
+static void test_a_cancelled_reclaim_lets_all_ranks_go_on(void **state)
+{
+	gang_node("n1");
+	gang_node("n2");
+	assert_int_equal(submit_gang("g", 2, "poll"), 0);
+	const char *n0 = at("g"), *n1 = at("g.1");
+	running(n0, "g", 1);
+	running(n1, "g.1", 1);
+	notice(n0, "g", 1, 5000);
+	assert_int_equal(job("g.1").state, REST_JOB_NOTICED);
+	drop_sent();
+	say(n0, "{\"type\":\"owner\",\"state\":\"lent\",\"cancelled\":true}");
+	struct control_message *m = last(n1, CONTROL_NOTICE);
+	assert_non_null(m);
+	assert_true(m->notice.cancelled);
+	assert_int_equal(job("g").state, REST_JOB_RUNNING);
+	assert_int_equal(job("g.1").state, REST_JOB_RUNNING);
+}
+
+static void test_a_start_that_cannot_be_booked_tells_nobody(void **state)
+{
+	assert_int_equal(submit_gang("g", 2, "poll"), 0);
+	gang_node("n1");
+	w.save_error = -EIO;
+	gang_node("n2");
+	pass(10);
+	assert_null(last("n1", CONTROL_START));
+	assert_null(last("n2", CONTROL_START));
+	w.save_error = 0;
+	pass(2000);
+	struct control_message *a = last("n1", CONTROL_START), *b = last("n2", CONTROL_START);
+	assert_non_null(a);
+	assert_non_null(b);
+	assert_int_equal(a->start.epoch, b->start.epoch);
+	assert_int_equal(engine_cancel(w.e, "g", "enough", w.now), 0);
+	assert_int_equal(job("g.1").state, REST_JOB_CANCELLED);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -650,6 +900,14 @@ int main(void)
 		TEST(test_images_received_while_away_become_durable),
 		TEST(test_nothing_is_said_that_is_not_saved),
 		TEST(test_paused_and_foreign_machines_get_nothing),
+		TEST(test_a_gang_starts_whole_or_not_at_all),
+		TEST(test_a_gang_that_cannot_be_saved_together_is_refused),
+		TEST(test_one_reclaim_moves_one_rank_and_restarts_all),
+		TEST(test_ranks_start_from_the_same_commit_only),
+		TEST(test_a_failure_counts_once_and_only_if_nothing_else_happened),
+		TEST(test_a_gang_is_done_when_all_ranks_are),
+		TEST(test_a_cancelled_reclaim_lets_all_ranks_go_on),
+		TEST(test_a_start_that_cannot_be_booked_tells_nobody),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

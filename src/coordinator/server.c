@@ -41,7 +41,9 @@ static int save_record(void *user, const char *job, json_t *record, uint64_t *re
 		return r;
 	store_compare_revision(&t, key, *revision);
 	store_put(&t, key, text, strlen(text));
-	if (*revision == 0 && c->submit_request) {
+	/* A gang's ranks are one submit; it is known by its rank 0, which is written last. */
+	const char *gang = json_string_value(json_object_get(record, "gang"));
+	if (*revision == 0 && c->submit_request && (!gang || strcmp(gang, job) == 0)) {
 		const char *owner = json_string_value(json_object_get(record, "user"));
 		coordinator_request_key(owner ? owner : "", c->submit_request, request_key,
 					sizeof(request_key));

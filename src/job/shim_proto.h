@@ -40,6 +40,7 @@
 #define SHIM_PROTO_VERSION 1
 #define SHIM_GPUS_MAX 64
 #define SHIM_RANKS_MAX 1024
+#define SHIM_GANG_IFNAME "gang0" /* the ranks' network, inside */
 #define SHIM_LINE_MAX (4u << 20) /* a start message holds a script; others are short */
 
 enum shim_state {

@@ -37,6 +37,7 @@ static const struct {
 	{ "reclaim", true, 0755 },	    { "reclaimd", true, 0755 },
 	{ "reclaim-coordinator", true, 0755 }, { "reclaim-shim", true, 0755 },
 	{ "reclaim-transfer", true, 0755 },   { "reclaim-cut", false, 04755 },
+	{ "reclaim-tunnel", false, 0755 },
 	{ "train", true, 0755 },
 };
 

@@ -16,11 +16,12 @@
 #define BYTES_MAX 1e15
 #define RATE_MAX 1e12
 #define COUNT_MAX 9e15
+#define COMMIT_MAX CONTROL_COMMIT_MAX
 
 const char *const control_type_names[] = {
 	"none", "hello", "status", "owner", "job", "saved", "received", "transfer", "output",
 	"welcome", "lease", "start", "stop", "move", "standby", "durable", "rates", "interval",
-	"keep", "output_ack", "refused", NULL,
+	"notice", "keep", "output_ack", "refused", NULL,
 };
 const char *const control_owner_state_names[] = { "owned", "lent", "notice", "draining", "free", NULL };
 const char *const control_reclaim_mode_names[] = { "none", "notice", "now", NULL };
@@ -58,6 +59,7 @@ static const struct schema_field job_report_fields[] = {
 	FIELD_U64(struct control_job_report, image_output, 0, COUNT_MAX),
 	FIELD_U64(struct control_job_report, unsaved_ms, 0, MS_MAX),
 	FIELD_U64(struct control_job_report, image_bytes, 0, BYTES_MAX),
+	FIELD_STR(struct control_job_report, image_commit, COMMIT_MAX),
 	FIELD_U64(struct control_job_report, save_ms, 0, MS_MAX),
 	FIELD_U64(struct control_job_report, delta_bytes, 0, BYTES_MAX),
 	FIELD_U64(struct control_job_report, output_offset, 0, COUNT_MAX),
@@ -72,6 +74,7 @@ static const struct schema_field image_fields[] = {
 	FIELD_STR(struct control_image, image, CONTROL_DIGEST_HEX, REQ),
 	FIELD_U64(struct control_image, bytes, 0, BYTES_MAX),
 	FIELD_U64(struct control_image, output_offset, 0, COUNT_MAX),
+	FIELD_STR(struct control_image, commit, COMMIT_MAX),
 	FIELD_END,
 };
 static const struct schema image_schema = SCHEMA(struct control_image, "image", image_fields);
@@ -83,6 +86,7 @@ static const struct schema_field hello_fields[] = {
 	FIELD_STR(struct control_hello, version, NAME_MAX_),
 	FIELD_STR(struct control_hello, host, CONTROL_HOST_MAX),
 	FIELD_INT(struct control_hello, transfer_port, 0, 65535),
+	FIELD_INT(struct control_hello, gang_port, 0, 65536 - CONTROL_GANG_PORTS),
 	FIELD_STR(struct control_hello, arch, NAME_MAX_),
 	FIELD_STR(struct control_hello, libc, NAME_MAX_),
 	FIELD_STR(struct control_hello, building, NAME_MAX_),
@@ -174,6 +178,7 @@ static const struct schema_field saved_fields[] = {
 	FIELD_U64(struct control_saved, output_offset, 0, COUNT_MAX),
 	FIELD_BOOL(struct control_saved, final),
 	FIELD_STR(struct control_saved, notice_id, NAME_MAX_),
+	FIELD_STR(struct control_saved, commit, COMMIT_MAX),
 	FIELD_END,
 };
 static const struct schema saved_schema = SCHEMA(struct control_saved, "saved", saved_fields);
@@ -189,6 +194,7 @@ static const struct schema_field received_fields[] = {
 	FIELD_U64(struct control_received, bytes_wire, 0, BYTES_MAX),
 	FIELD_U64(struct control_received, ms, 0, MS_MAX),
 	FIELD_U64(struct control_received, output_offset, 0, COUNT_MAX),
+	FIELD_STR(struct control_received, commit, COMMIT_MAX),
 	FIELD_END,
 };
 static const struct schema received_schema = SCHEMA(struct control_received, "received", received_fields);
@@ -260,6 +266,13 @@ static const struct schema_field secret_fields[] = {
 };
 static const struct schema secret_schema = SCHEMA(struct control_secret, "secret", secret_fields);
 
+static const struct schema_field rank_fields[] = {
+	FIELD_STR(struct control_rank, host, CONTROL_HOST_MAX, REQ),
+	FIELD_INT(struct control_rank, port, 1, 65535, REQ),
+	FIELD_END,
+};
+static const struct schema rank_schema = SCHEMA(struct control_rank, "rank", rank_fields);
+
 static const struct schema_field start_fields[] = {
 	FIELD_STR(struct control_start, job, NAME_MAX_, REQ),
 	FIELD_U64(struct control_start, epoch, 0, COUNT_MAX, REQ),
@@ -279,6 +292,11 @@ static const struct schema_field start_fields[] = {
 	FIELD_BOOL(struct control_start, inputs),
 	FIELD_LIST(struct control_start, secrets, &secret_schema, 256),
 	FIELD_STR(struct control_start, why, CONTROL_TEXT_MAX),
+	FIELD_STR(struct control_start, gang, NAME_MAX_),
+	FIELD_U64(struct control_start, rank, 0, CONTROL_RANKS_MAX - 1),
+	FIELD_U64(struct control_start, ranks, 0, CONTROL_RANKS_MAX),
+	FIELD_STR(struct control_start, gang_key, CONTROL_KEY_HEX),
+	FIELD_LIST(struct control_start, gang_ranks, &rank_schema, CONTROL_RANKS_MAX),
 	FIELD_END,
 };
 static const struct schema start_schema = SCHEMA(struct control_start, "start", start_fields);
@@ -351,6 +369,18 @@ static const struct schema_field interval_fields[] = {
 };
 static const struct schema interval_schema = SCHEMA(struct control_interval, "interval", interval_fields);
 
+static const struct schema_field notice_fields[] = {
+	FIELD_STR(struct control_notice, job, NAME_MAX_, REQ),
+	FIELD_U64(struct control_notice, epoch, 0, COUNT_MAX, REQ),
+	FIELD_STR(struct control_notice, notice_id, NAME_MAX_),
+	FIELD_STR(struct control_notice, reason, CONTROL_TEXT_MAX),
+	FIELD_U64(struct control_notice, remaining_ms, 0, MS_MAX),
+	FIELD_U64(struct control_notice, window_ms, 0, MS_MAX),
+	FIELD_BOOL(struct control_notice, cancelled),
+	FIELD_END,
+};
+static const struct schema notice_schema = SCHEMA(struct control_notice, "notice", notice_fields);
+
 static const struct schema_field keep_fields[] = {
 	FIELD_STR(struct control_keep, job, NAME_MAX_, REQ),
 	FIELD_U64(struct control_keep, epoch, 0, COUNT_MAX, REQ),
@@ -392,6 +422,7 @@ static const struct schema *const schemas[CONTROL_TYPE_COUNT] = {
 	[CONTROL_DURABLE] = &durable_schema,
 	[CONTROL_RATES] = &rates_schema,
 	[CONTROL_INTERVAL] = &interval_schema,
+	[CONTROL_NOTICE] = &notice_schema,
 	[CONTROL_KEEP] = &keep_schema,
 	[CONTROL_OUTPUT_ACK] = &output_ack_schema,
 	[CONTROL_REFUSED] = &refused_schema,

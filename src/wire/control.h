@@ -27,12 +27,15 @@
 #define CONTROL_NAME_MAX 64      /* bytes of a job id, a node's or a user's name */
 #define CONTROL_HOST_MAX 128
 #define CONTROL_DIGEST_HEX 64
+#define CONTROL_COMMIT_MAX 255   /* bytes of a commit's name */
 #define CONTROL_KEY_HEX 64
 #define CONTROL_TICKET_MAX 8192
 #define CONTROL_SLOTS_MAX 256
 #define CONTROL_JOBS_MAX 512     /* per agent: slots, and what is still moving away */
 #define CONTROL_IMAGES_MAX 4096
 #define CONTROL_PEERS_MAX 8
+#define CONTROL_RANKS_MAX 32     /* of a gang: each rank's edge has a rule for every other */
+#define CONTROL_GANG_PORTS 1024  /* UDP ports from hello.gang_port on, for the tunnels of gangs */
 #define CONTROL_OUTPUT_MAX 32768 /* bytes of one piece of output, before base64 */
 #define CONTROL_TEXT_MAX 1024
 
@@ -57,6 +60,7 @@ enum control_type {
 	CONTROL_DURABLE,  /* the commit record of this image is in the store */
 	CONTROL_RATES,    /* floors of running moves, the cap, the stop switch */
 	CONTROL_INTERVAL, /* when the next checkpoints of a job are due */
+	CONTROL_NOTICE,   /* another rank's machine is wanted back: this rank saves too, and waits */
 	CONTROL_KEEP,     /* the images of a job worth keeping here; none = forget it */
 	CONTROL_OUTPUT_ACK, /* output up to here is stored */
 	CONTROL_REFUSED,  /* the connection is not wanted; closed after it */
@@ -127,6 +131,7 @@ struct control_job_report {
 	char *image;           /* newest saved image of this epoch, NULL = none */
 	uint64_t image_seq;
 	uint64_t image_output; /* bytes of this epoch's output at that image's commit, at least */
+	char *image_commit;    /* the commit's name, as the guest gave it */
 	uint64_t unsaved_ms;   /* running time since that image's commit */
 	uint64_t image_bytes;  /* of that image's files */
 	uint64_t save_ms;      /* measured: asking for a save until its commit; 0 = unknown */
@@ -140,6 +145,7 @@ struct control_image {
 	char *image;           /* digest, hexadecimal */
 	uint64_t bytes;
 	uint64_t output_offset;/* as its manifest says; 0 = not known */
+	char *commit;          /* as its manifest says */
 };
 
 struct control_hello {
@@ -149,6 +155,7 @@ struct control_hello {
 	char *version;
 	char *host;            /* where other machines reach the transfer port; NULL = seen address */
 	int transfer_port;
+	int gang_port;         /* first of CONTROL_GANG_PORTS; 0 = no rank of a gang can run here */
 	char *arch;            /* uname -m */
 	char *libc;            /* "glibc 2.36" */
 	char *building;        /* as configured, for topology; may be NULL */
@@ -235,6 +242,7 @@ struct control_saved {
 	uint64_t output_offset;/* of this epoch's output at the commit */
 	bool final;            /* taken after a notice: nothing runs past it */
 	char *notice_id;
+	char *commit;          /* the commit's name, as the guest gave it; "" = none */
 };
 
 struct control_received {
@@ -247,6 +255,7 @@ struct control_received {
 	uint64_t bytes_wire;
 	uint64_t ms;
 	uint64_t output_offset;/* as its manifest says */
+	char *commit;          /* as its manifest says */
 };
 
 enum control_transfer_state {
@@ -314,6 +323,12 @@ struct control_secret {
 	char *value;
 };
 
+/* Where a rank's tunnel is met. */
+struct control_rank {
+	char *host;
+	int port;              /* UDP */
+};
+
 struct control_start {
 	char *job;
 	uint64_t epoch;
@@ -334,6 +349,12 @@ struct control_start {
 	struct control_secret *secrets;
 	size_t secrets_count;
 	char *why;             /* in words: why here, why now */
+	/* Of a gang: ranks > 1. */
+	char *gang;            /* the job that people know */
+	uint64_t rank, ranks;
+	char *gang_key;        /* of this epoch's tunnels, hexadecimal; never used for two epochs */
+	struct control_rank *gang_ranks; /* of all ranks, in order */
+	size_t gang_ranks_count;
 };
 
 struct control_stop {
@@ -397,6 +418,17 @@ struct control_interval {
 	uint64_t next_ms;      /* until the next one is due; 0 = one interval */
 };
 
+/* A notice to one guest whose own machine stays lent. */
+struct control_notice {
+	char *job;
+	uint64_t epoch;
+	char *notice_id;
+	char *reason;
+	uint64_t remaining_ms;
+	uint64_t window_ms;
+	bool cancelled;        /* go on */
+};
+
 struct control_keep {
 	char *job;
 	uint64_t epoch;        /* fence: arrivals of older epochs are refused from now on */
@@ -435,6 +467,7 @@ struct control_message {
 		struct control_durable durable;
 		struct control_rates rates;
 		struct control_interval interval;
+		struct control_notice notice;
 		struct control_keep keep;
 		struct control_output_ack output_ack;
 		struct control_refused refused;

@@ -64,13 +64,25 @@ static uint64_t slurm_id(const char *job)
 	return 1000000000 + hash_sip24(job, strlen(job), 3, 4) % 1000000000;
 }
 
+/* Ranks of a gang are JOB, JOB.1, ...: the job is the same for all of them. */
+static const char *job_of(const struct shim_start *st, char *buf, size_t size)
+{
+	char *dot;
+
+	(void)snprintf(buf, size, "%s", st->job);
+	dot = st->rank ? strrchr(buf, '.') : NULL;
+	if (dot)
+		*dot = '\0';
+	return buf;
+}
+
 static int env_own(struct shim *s, struct env_list *env)
 {
 	const struct shim_start *st = &s->start;
-	char host[5000];
+	char host[5000], job[256];
 	int r = 0;
 
-	r |= env_put(env, "RECLAIM_JOB_ID=%s", st->job);
+	r |= env_put(env, "RECLAIM_JOB_ID=%s", job_of(st, job, sizeof(job)));
 	r |= env_put(env, "RECLAIM_JOB_NAME=%s", st->spec.name ? st->spec.name : st->job);
 	r |= env_put(env, "RECLAIM_EPOCH=%llu", (unsigned long long)st->epoch);
 	r |= env_put(env, "RECLAIM_RESTART_COUNT=%llu", (unsigned long long)st->restart_count);
@@ -97,11 +109,34 @@ static int env_own(struct shim *s, struct env_list *env)
 	return r ? -ENOMEM : 0;
 }
 
+/* What torch.distributed, gloo, NCCL and Open MPI look for. */
+static int env_gang(const struct shim_start *st, struct env_list *env)
+{
+	int r = 0;
+
+	if (st->rank_hosts_count < 2)
+		return 0;
+	r |= env_put(env, "MASTER_ADDR=%s", st->rank_hosts[0]);
+	r |= env_put(env, "MASTER_PORT=29500");
+	r |= env_put(env, "RANK=%llu", (unsigned long long)st->rank);
+	r |= env_put(env, "WORLD_SIZE=%zu", st->rank_hosts_count);
+	r |= env_put(env, "LOCAL_RANK=0");
+	r |= env_put(env, "LOCAL_WORLD_SIZE=1");
+	/* They would take the address of the host's name, which is loopback. */
+	r |= env_put(env, "GLOO_SOCKET_IFNAME=" SHIM_GANG_IFNAME);
+	r |= env_put(env, "NCCL_SOCKET_IFNAME=" SHIM_GANG_IFNAME);
+	r |= env_put(env, "TP_SOCKET_IFNAME=" SHIM_GANG_IFNAME);
+	r |= env_put(env, "OMPI_MCA_btl_tcp_if_include=" SHIM_GANG_IFNAME);
+	r |= env_put(env, "OMPI_MCA_oob_tcp_if_include=" SHIM_GANG_IFNAME);
+	return r ? -ENOMEM : 0;
+}
+
 static int env_slurm(struct shim *s, struct env_list *env)
 {
 	const struct shim_start *st = &s->start;
 	uint64_t ranks = MAX(st->spec.slots.ranks, UINT64_C(1));
-	unsigned long long id = slurm_id(st->job), cores = MAX(st->spec.slots.cores, UINT64_C(1));
+	char job[256];
+	unsigned long long id = slurm_id(job_of(st, job, sizeof(job))), cores = MAX(st->spec.slots.cores, UINT64_C(1));
 	CLEANUP_STRBUF struct strbuf hosts = STRBUF_INIT;
 	const char *name = st->spec.name ? st->spec.name : st->job, *node;
 	int r = 0;
@@ -136,7 +171,7 @@ static int env_slurm(struct shim *s, struct env_list *env)
 	r |= env_put(env, "RECLAIM_RANKS=%llu", (unsigned long long)ranks);
 	if (hosts.len)
 		r |= env_put(env, "RECLAIM_HOSTS=%s", hosts.data);
-	return r ? -ENOMEM : 0;
+	return r ? -ENOMEM : env_gang(st, env);
 }
 
 static int env_usual(struct shim *s, struct env_list *env)
