@@ -32,7 +32,9 @@ int program_find(const char *from, const char *const *places, size_t places_coun
 	for (size_t i = 0; i < places_count; i++)
 		if (path_format(path, sizeof(path), "%s%s%s/%s", from ? from : own, places[i][0] ? "/" : "",
 				places[i], name) == 0 &&
-		    access(path, X_OK) == 0 && path_format(ret, ret_size, "%s", path) == 0)
+		    access(path, X_OK) == 0 && strlen(path) < ret_size) {
+			memcpy(ret, path, strlen(path) + 1);
 			return 0;
+		}
 	return -ENOENT;
 }
