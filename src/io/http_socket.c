@@ -50,8 +50,10 @@ int http_socket_established(struct http_conn *c)
 int http_socket_receive(struct http_conn *c, const char *bytes, size_t len)
 {
 	struct http_socket *s = c->socket;
-	if (!s || !s->open || s->closing)
+	if (!s || !s->open)
 		return -1;
+	if (s->closing) /* what is said from here on is not heard; what waits still goes out */
+		return 0;
 	if (s->in.len + len > s->route->message_max) {
 		lws_close_reason(c->wsi, LWS_CLOSE_STATUS_MESSAGE_TOO_LARGE, NULL, 0);
 		return -1;
@@ -64,7 +66,7 @@ int http_socket_receive(struct http_conn *c, const char *bytes, size_t len)
 		s->route->on_message(s, s->in.data ? s->in.data : "", s->in.len,
 				     c->server->config.user);
 	strbuf_clear(&s->in);
-	return s->closing ? -1 : 0;
+	return s->closing && !s->out_head ? -1 : 0;
 }
 
 int http_socket_pump(struct http_conn *c)
