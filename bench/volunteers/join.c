@@ -5,7 +5,10 @@
  * in other processes, LOAD_MAX in each. A volunteer counts as connected when its hello is
  * acknowledged and a first result of it was accepted.
  *
- * usage: bench_volunteers_join NODES DEGREE [named|local] [IDLE_SECONDS]
+ * With WORK_SECONDS it goes on at VALUES_PER_S (1,000) and says what a value costs the master and
+ * all volunteers together; two degrees tell what passing one on costs (for scale.c).
+ *
+ * usage: bench_volunteers_join NODES DEGREE [named|local] [IDLE_SECONDS [WORK_SECONDS VALUES_PER_S]]
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -30,9 +33,9 @@
 #define LOADS_MAX 8
 #define WINDOW 200
 /* A first value is answered at once; later ones take so long that all volunteers together return
- * 1,000 a second: what is measured is joining, beside a tree at work. */
+ * `rate` a second: what is measured is joining, beside a tree at work. */
 #define FIRST_MS 1
-#define RATE 1000
+static uint64_t rate = 1000;
 
 static void raise_limits(void)
 {
@@ -59,6 +62,22 @@ static double cpu_s(void)
 	getrusage(RUSAGE_SELF, &u);
 	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
 	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+/* Of another process, in the kernel's ticks of 10 ms. */
+static double cpu_of_s(pid_t pid)
+{
+	char path[64];
+	CLEANUP_FREE char *text = NULL;
+	size_t len;
+	unsigned long user, system;
+	(void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	if (file_read(path, 1 << 12, &text, &len) < 0)
+		return 0;
+	const char *rest = strrchr(text, ')');
+	if (!rest || sscanf(rest, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) != 2)
+		return 0;
+	return (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
 }
 
 /* ---- the volunteers' process ---- */
@@ -90,7 +109,7 @@ static void compute(void *user, uint64_t value, const void *bytes, size_t len)
 	struct one *o = user;
 	(void)bytes, (void)len;
 	o->value = value;
-	uint64_t ms = o->answered ? (uint64_t)total * 1000 / RATE : FIRST_MS;
+	uint64_t ms = o->answered ? (uint64_t)total * 1000 / rate : FIRST_MS;
 	o->answered = true;
 	(void)loop_timer_in(&o->answer, MAX(ms, UINT64_C(1)) * NS_PER_MS); /* one value at a time each */
 }
@@ -163,6 +182,7 @@ struct bench {
 	uint32_t nodes;
 	bool feed;
 	uint64_t out; /* values put and not yet delivered */
+	uint64_t delivered;
 };
 
 static void progress(void *user)
@@ -170,7 +190,7 @@ static void progress(void *user)
 	struct bench *b = user;
 	struct lend_result r;
 	while (lend_take(master_lend(b->master), &r))
-		free(r.bytes), b->out--;
+		free(r.bytes), b->out--, b->delivered++;
 	uint64_t id;
 	if (!b->feed)
 		return;
@@ -186,12 +206,37 @@ static void line(const char *name, const char *metric, double value, const char 
 	       "\"value\":%.3f,\"unit\":\"%s\",\"n\":1}\n", name, metric, value, unit);
 }
 
+static void turns(struct bench *b, double seconds)
+{
+	uint64_t end = clock_boot_ns() + (uint64_t)(seconds * 1e9);
+	while (clock_boot_ns() < end)
+		loop_turn(b->loop, 50);
+}
+
+static void work(struct bench *b, const char *name, const pid_t *pids, int loads, int seconds)
+{
+	turns(b, 3);
+	double master = cpu_s(), nodes = 0;
+	uint64_t from = b->delivered;
+	for (int i = 0; i < loads; i++)
+		nodes -= cpu_of_s(pids[i]);
+	turns(b, seconds);
+	for (int i = 0; i < loads; i++)
+		nodes += cpu_of_s(pids[i]);
+	double values = (double)(b->delivered - from);
+	line(name, "values_per_s", values / seconds, "values/s");
+	line(name, "master_us_per_value", 1e6 * (cpu_s() - master) / values, "us");
+	line(name, "nodes_us_per_value", 1e6 * nodes / values, "us");
+}
+
 int main(int argc, char **argv)
 {
 	struct bench b = { .nodes = argc > 1 ? (uint32_t)atoi(argv[1]) : 1000, .feed = true };
 	uint32_t degree = argc > 2 ? (uint32_t)atoi(argv[2]) : 10;
 	bool local = argc > 3 && strcmp(argv[3], "local") == 0;
-	int idle_s = argc > 4 ? atoi(argv[4]) : 0;
+	int idle_s = argc > 4 ? atoi(argv[4]) : 0, work_s = argc > 5 ? atoi(argv[5]) : 0;
+	if (argc > 6)
+		rate = strtoull(argv[6], NULL, 10);
 	struct master_config mc = { .degree = degree, .mode = local ? ROUTE_LOCAL : ROUTE_NAMED };
 	struct door_config dc = { 0 };
 	struct diag d = DIAG_INIT;
@@ -251,6 +296,8 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < n; i++)
 		fprintf(stderr, " %zu", levels[i]);
 	fprintf(stderr, "\n");
+	if (ok && work_s > 0)
+		work(&b, name, pids, loads, work_s);
 	if (ok && idle_s > 0) {
 		b.feed = false;
 		/* What is lent comes back first; then the channels give their buffers back. */
@@ -258,13 +305,9 @@ int main(int argc, char **argv)
 		while (b.out > 0 && clock_boot_ns() < late)
 			loop_turn(b.loop, 50);
 		ok = b.out == 0;
-		uint64_t settle = clock_boot_ns() + 5 * NS_PER_S;
-		while (clock_boot_ns() < settle)
-			loop_turn(b.loop, 50);
+		turns(&b, 5);
 		double cpu0 = cpu_s(), wall0 = (double)clock_boot_ns() / 1e9;
-		uint64_t end = clock_boot_ns() + (uint64_t)idle_s * NS_PER_S;
-		while (clock_boot_ns() < end)
-			loop_turn(b.loop, 50);
+		turns(&b, idle_s);
 		double share = (cpu_s() - cpu0) / ((double)clock_boot_ns() / 1e9 - wall0);
 		master_stats(b.master, &s);
 		double channels = (double)s.rtc.channels;
