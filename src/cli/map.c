@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `reclaim map FUNCTION [INPUTS]`: applies a function to a stream of values on
- * the volunteers' machines. The master runs in this command; results go to
- * stdout, everything else to stderr.
+ * the volunteers' machines. The master runs in this command; its volunteers come
+ * through the coordinator, or with --here through a door of its own. Results go
+ * to stdout, everything else to stderr.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,6 +24,7 @@
 #include "cli/context.h"
 #include "cli/map.h"
 #include "cli/map_input.h"
+#include "volunteer/carried.h"
 #include "volunteer/door.h"
 #include "volunteer/master.h"
 #include "volunteer/page_files.h"
@@ -44,7 +46,10 @@ struct map {
 	const struct map_values *v;
 	struct loop *loop;
 	struct master *master;
-	struct door *door;
+	struct door *door; /* with --here, else: */
+	struct cli_context context;
+	struct carried *carried;
+	bool announced, in_trouble;
 	struct map_input in;
 	struct strbuf value;
 	bool in_ended, failed, finished, interrupted;
@@ -237,7 +242,8 @@ static void deliver(struct map *m, struct lend_result *r)
 		}
 	} else if (r->outcome == LEND_OK) {
 		(void)fwrite(r->bytes, 1, r->len, stdout); /* checked at the end, with fflush */
-		fputc('\n', stdout);
+		if (r->len == 0 || r->bytes[r->len - 1] != '\n') /* most programs end theirs */
+			fputc('\n', stdout);
 	} else if (m->v->ordered_gaps) {
 		fputc('\n', stdout);
 	}
@@ -358,13 +364,11 @@ static void summary(struct map *m)
 			(unsigned long long)who, lies, lies == 1 ? "" : "s");
 }
 
-static void announce(struct map *m)
+static void announce(struct map *m, const char *origin)
 {
 	const struct map_values *v = m->v;
-	char url[512];
-	(void)snprintf(url, sizeof(url), "%s://%s:%u/#%s", v->cert ? "https" : "http",
-		       v->public_host ? v->public_host : v->address ? v->address : "127.0.0.1",
-		       door_port(m->door), master_invite(m->master));
+	char url[600];
+	(void)snprintf(url, sizeof(url), "%s#%s", origin, master_invite(m->master));
 	if (v->url_file) {
 		int r = file_write_atomic(v->url_file, url, strlen(url), 0600);
 		if (r < 0)
@@ -377,12 +381,46 @@ static void announce(struct map *m)
 		fputs(qr.data, stderr);
 	strbuf_done(&qr);
 	fprintf(stderr, "Volunteers open or give to 'reclaim volunteer':\n  %s\n", url);
-	if (!v->cert)
+	if (v->here && !v->cert)
 		fprintf(stderr, "In clear, so on this machine only; with --cert and --key others can come.\n");
 	struct address a = rtc_mapped(master_rtc(m->master));
 	char ip[ADDRESS_TEXT_MAX];
 	if (a.family)
 		fprintf(stderr, "Seen from outside as %s port %u.\n", address_format(&a, ip), a.port);
+}
+
+static void announce_here(struct map *m)
+{
+	const struct map_values *v = m->v;
+	char origin[512];
+	(void)snprintf(origin, sizeof(origin), "%s://%s:%u/", v->cert ? "https" : "http",
+		       v->public_host ? v->public_host : v->address ? v->address : "127.0.0.1",
+		       door_port(m->door));
+	announce(m, origin);
+}
+
+static void on_carried(void *user, const char *origin)
+{
+	struct map *m = user;
+	if (!m->announced)
+		announce(m, origin);
+	else if (m->in_trouble && !m->v->quiet)
+		fprintf(stderr, "The coordinator is there again.\n");
+	m->announced = true;
+	m->in_trouble = false;
+}
+
+static void on_trouble(void *user, const char *why, bool refused)
+{
+	struct map *m = user;
+	if (refused) {
+		(void)cli_failf("the coordinator: %s", why);
+		m->failed = true;
+		loop_stop(m->loop);
+	} else if (!m->in_trouble) {
+		fprintf(stderr, "reclaim: the coordinator: %s; trying again\n", why);
+	}
+	m->in_trouble = true;
 }
 
 /* ---- whole ---- */
@@ -424,7 +462,7 @@ static int configure(struct map *m, struct master_config *mc, struct diag *diag)
 	if (v->mode && strcmp(v->mode, "local") != 0 && strcmp(v->mode, "named") != 0)
 		return diag_set(diag, -EINVAL, "--mode", "\"%s\": named or local", v->mode);
 	/* In clear the volunteers are on this machine: loopback is all they need. */
-	if (!v->cert && !v->udp_address)
+	if (v->here && !v->cert && !v->udp_address)
 		(void)address_parse("127.0.0.1", (uint16_t)v->udp_port, &mc->rtc.bind);
 	else if (v->udp_address && address_parse(v->udp_address, (uint16_t)v->udp_port, &mc->rtc.bind) < 0)
 		return diag_set(diag, -EINVAL, "--udp-address", "\"%s\" is not a numeric address", v->udp_address);
@@ -452,6 +490,15 @@ static int map_open(struct map *m, struct diag *diag)
 	r = master_new(m->loop, &mc, &master_ops, m, &m->master, diag);
 	if (r < 0)
 		return r;
+	if (!m->v->here) {
+		struct carried_config cc = {
+			.identity = m->context.identity, .address = m->context.address,
+			.functions = m->files, .functions_count = m->lent_count,
+			.ready = on_carried, .trouble = on_trouble, .user = m,
+		};
+		r = carried_open(m->loop, m->master, &cc, &m->carried);
+		return r < 0 ? diag_set(diag, r, m->context.address, "%s", strerror(-r)) : 0;
+	}
 	struct door_config dc = {
 		.address = m->v->address, .port = (uint16_t)m->v->port, .cert = m->v->cert,
 		.key = m->v->key, .files = page_files, .files_count = page_files_count,
@@ -489,9 +536,12 @@ static void map_close(struct map *m)
 	if (m->stdin_polled)
 		uv_close((uv_handle_t *)&m->stdin_poll, NULL);
 	door_close(m->door);
+	carried_close(m->carried);
 	master_free(m->master);
 	map_input_done(&m->in);
 	strbuf_done(&m->value);
+	if (!m->v->here)
+		cli_context_close(&m->context);
 	for (size_t i = 0; i < m->lent_count; i++)
 		free(m->lent[i].bytes);
 }
@@ -521,6 +571,8 @@ int map_run(const struct map_values *values, const char *function, const char *c
 	}
 	m = (struct map){ .v = &v, .tty = isatty(STDERR_FILENO) && !v.quiet,
 			  .started_ns = clock_boot_ns() };
+	if (!v.here && cli_context_open(&m.context) < 0)
+		return cli_failf("without a coordinator the command opens a door of its own: --here");
 	map_input_init(&m.in, inputs, inputs_count);
 	m.known = map_input_known(&m.in);
 	int r = add_function(&m, function, !is_page_function(function), &diag);
@@ -542,7 +594,8 @@ int map_run(const struct map_values *values, const char *function, const char *c
 	loop_timer_init(&m.progress, m.loop, on_report, &m);
 	if (!v.quiet)
 		(void)loop_timer_in(&m.progress, NS_PER_S);
-	announce(&m);
+	if (v.here)
+		announce_here(&m);
 	watch_stdin(&m);
 	on_progress(&m);
 	if (!m.failed)

@@ -27,7 +27,7 @@
 
 struct volunteer_values {
 	uint64_t cores, udp_port;
-	const char *rung, *stun, *udp_address;
+	const char *rung, *stun, *udp_address, *ca;
 	bool quiet, relay_only;
 };
 
@@ -64,7 +64,7 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *user)
 	return strbuf_append(b, bytes, size * count) < 0 ? 0 : size * count;
 }
 
-static int fetch(const char *url, struct strbuf *ret)
+static int fetch(const char *url, const char *ca, struct strbuf *ret)
 {
 	CURL *c = curl_easy_init();
 	if (!c)
@@ -75,6 +75,8 @@ static int fetch(const char *url, struct strbuf *ret)
 	curl_easy_setopt(c, CURLOPT_FAILONERROR, 1L);
 	curl_easy_setopt(c, CURLOPT_TIMEOUT, FETCH_S);
 	curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+	if (ca)
+		curl_easy_setopt(c, CURLOPT_CAINFO, ca);
 	curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
 	CURLcode code = curl_easy_perform(c);
 	curl_easy_cleanup(c);
@@ -97,7 +99,7 @@ static int get_program(struct helper *h, json_t *job)
 		return 0; /* joined again: it is here */
 	struct strbuf body = STRBUF_INIT;
 	(void)snprintf(url, sizeof(url), "%s%s", origin, path);
-	int r = fetch(url, &body);
+	int r = fetch(url, h->v->ca, &body);
 	if (r == 0) {
 		(void)EVP_Digest(body.data ? body.data : "", body.len, digest, &digest_len, EVP_sha256(), NULL);
 		hex_encode(digest, sizeof(digest), digest_hex);
@@ -221,6 +223,7 @@ static int run_volunteer(const void *values, int argc, const char *const *argv)
 	if (v->stun && parse_stun(v->stun, &c.rtc.stun_server) < 0)
 		return cli_failf("--stun: \"%s\" is not ADDRESS:PORT", v->stun);
 	c.rtc.bind.port = (uint16_t)v->udp_port;
+	socket_library_trust(v->ca);
 	(void)signal(SIGPIPE, SIG_IGN);
 	if (loop_new(&h.loop) < 0)
 		return cli_failf("the event loop cannot start");
@@ -248,7 +251,7 @@ static int run_map(const void *values, int argc, const char *const *argv)
 
 #define M(m) offsetof(struct map_values, m)
 static const struct option map_options[] = {
-	{ "here", 0, OPTION_FLAG, M(here), NULL, NULL, 0, 0, "the master runs in this command" },
+	{ "here", 0, OPTION_FLAG, M(here), NULL, NULL, 0, 0, "volunteers come to this command, not through the coordinator" },
 	{ "page", 0, OPTION_STR, M(page), "FILE", NULL, 0, 0, "function for pages (.js, .mjs, .wasm), beside a program" },
 	{ "program", 0, OPTION_STR, M(program), "FILE", NULL, 0, 0, "program for native volunteers, beside a page function" },
 	{ "unordered", 'u', OPTION_FLAG, M(unordered), NULL, NULL, 0, 0, "print results as they come" },
@@ -288,6 +291,7 @@ static const struct option volunteer_options[] = {
 	{ "udp-address", 0, OPTION_STR, V(udp_address), "IP", NULL, 0, 0, "address for direct channels" },
 	{ "udp-port", 0, OPTION_U64, V(udp_port), "N", "0", 0, 65535, "port for direct channels; 0 = any" },
 	{ "stun", 0, OPTION_STR, V(stun), "IP:PORT", NULL, 0, 0, "ask there how this machine is seen from outside" },
+	{ "ca", 0, OPTION_STR, V(ca), "FILE", NULL, 0, 0, "authorities to trust, instead of the system's (PEM)" },
 	{ "relay-only", 0, OPTION_FLAG, V(relay_only), NULL, NULL, 0, 0, "no direct channels" },
 	{ "quiet", 'q', OPTION_FLAG, V(quiet), NULL, NULL, 0, 0, "errors only" },
 	{ .kind = OPTION_END },

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/parse.h"
+#include "coordinator/maps.h"
 
 #define JSON_BODY_MAX (4u << 20)
 #define ROUTES_MAX 64
@@ -44,6 +45,10 @@ const struct http_route *api_routes(const struct coordinator_config *config)
 				.data = row,
 			};
 		}
+	}
+	for (const struct http_route *route = maps_routes; route->path; route++) {
+		CHECK(n < ROUTES_MAX);
+		routes[n++] = *route;
 	}
 	routes[n] = (struct http_route){ 0 };
 	return routes;

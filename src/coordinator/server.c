@@ -19,6 +19,7 @@
 #include "base/schema.h"
 #include "coordinator/api.h"
 #include "coordinator/forecast.h"
+#include "coordinator/maps.h"
 #include "io/ticket.h"
 
 #define AGENT_MESSAGE_MAX (1u << 20)
@@ -355,10 +356,8 @@ static void agent_close(struct http_socket *s, void *user)
 	coordinator_poke(c);
 }
 
-const struct http_socket_route coordinator_sockets[] = {
-	{ "/v1/agent", 0, AGENT_MESSAGE_MAX, AGENT_QUEUE_MAX, agent_open, agent_message, agent_close },
-	{ 0 },
-};
+static const struct http_socket_route agent_socket = {
+	"/v1/agent", 0, AGENT_MESSAGE_MAX, AGENT_QUEUE_MAX, agent_open, agent_message, agent_close };
 
 static int admit(const struct identity_peer *peer, void *user)
 {
@@ -473,13 +472,17 @@ static int open_port(struct coordinator *c, struct diag *diag)
 	int r = config_listen(c->config->listen, address, sizeof(address), &port, diag);
 	if (r < 0)
 		return r;
+	static struct http_socket_route sockets[4]; /* ends with a NULL path */
+	sockets[0] = agent_socket;
+	sockets[1] = maps_owner_socket;
+	sockets[2] = maps_volunteer_socket;
 	struct http_server_config config = {
 		.address = strcmp(address, "0.0.0.0") == 0 ? "" : address,
 		.port = port,
 		.identity = c->identity,
 		.spool_dir = blobs_spool(c->blobs),
 		.routes = api_routes(c->config),
-		.sockets = coordinator_sockets,
+		.sockets = sockets,
 		.public_name = p->name, .public_cert = p->cert, .public_key = p->key,
 		.admit = admit,
 		.user = c,
@@ -518,6 +521,8 @@ int coordinator_open(const char *dir, const struct coordinator_config *config,
 	if (r == 0)
 		r = settings_open(c, &c->settings, diag);
 	if (r == 0)
+		r = maps_open(c, &c->maps);
+	if (r == 0)
 		r = open_port(c, diag);
 	if (r == 0)
 		r = loop_timer_in(&c->sync, NS_PER_S);
@@ -545,6 +550,7 @@ void coordinator_close(struct coordinator *c)
 		if (c->http)
 			watch_close_all(c);
 		http_server_close(c->http);
+		maps_close(c->maps);
 		settings_close(c->settings);
 		loop_timer_stop(&c->tick);
 	}

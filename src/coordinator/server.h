@@ -20,6 +20,7 @@
 #include "store/store.h"
 
 struct forecast;
+struct maps;
 struct watcher;
 struct settings;
 
@@ -37,6 +38,7 @@ struct coordinator {
 	struct http_server *http;
 	struct settings *settings;
 	struct forecast *forecast;
+	struct maps *maps; /* volunteers' sockets and pages (maps.c) */
 	struct map *logs;     /* job id -> struct joblog */
 	struct map *sessions; /* node -> struct http_socket */
 	struct map *changed;  /* job ids to tell watchers of */
@@ -79,7 +81,5 @@ int settings_stop_all(struct settings *s, bool on, struct diag *diag);
 int settings_floor_cap(struct settings *s, uint64_t bits_per_s, struct diag *diag);
 /* spans: [{"days": [...], "from": "HH:MM", "to": "HH:MM"}]; an empty list ends it. */
 int settings_blackout(struct settings *s, json_t *spans, struct diag *diag);
-
-extern const struct http_socket_route coordinator_sockets[]; /* server.c */
 
 #endif

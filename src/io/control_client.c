@@ -38,6 +38,7 @@ struct control_client {
 	void *user;
 	char host[HOST_MAX];
 	uint16_t port;
+	const char *path;
 	SSL_CTX *tls;
 	struct lws_context *context;
 	struct lws *wsi; /* the attempt or connection of now */
@@ -121,7 +122,7 @@ static void connect_now(void *user)
 		.host = c->host,
 		.origin = c->host,
 		.port = c->port,
-		.path = "/v1/agent",
+		.path = c->path,
 		.ssl_connection = LCCSCF_USE_SSL | LCCSCF_SKIP_SERVER_CERT_HOSTNAME_CHECK,
 		.protocol = NULL,
 		.local_protocol_name = "reclaim-control",
@@ -245,12 +246,20 @@ int control_client_open(struct loop *l, const struct identity *id, const char *a
 			const struct control_client_ops *ops, void *user,
 			struct control_client **ret)
 {
+	return control_client_open_at(l, id, address, "/v1/agent", ops, user, ret);
+}
+
+int control_client_open_at(struct loop *l, const struct identity *id, const char *address,
+			   const char *path, const struct control_client_ops *ops, void *user,
+			   struct control_client **ret)
+{
 	struct control_client *c = calloc(1, sizeof(*c));
 	uint64_t seed = 0;
 	if (!c)
 		return -ENOMEM;
 	c->loop = l;
 	c->id = id;
+	c->path = path;
 	c->ops = *ops;
 	c->user = user;
 	c->out_tail = &c->out_head;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An agent's connection to the coordinator: a WebSocket over mutual TLS to
- * wss://host:port/v1/agent, one JSON text message each. It reconnects by
+ * An agent's connection to the coordinator (or a map's): a WebSocket over mutual
+ * TLS to wss://host:port/v1/agent (or another path), one JSON text message each. It reconnects by
  * itself with a jittered, growing pause (CONTROL_RETRY_MIN_MS to
  * CONTROL_RETRY_MAX_MS; back to the least after a connection that stood).
  *
@@ -34,6 +34,10 @@ struct control_client_ops {
 int control_client_open(struct loop *l, const struct identity *id, const char *address,
 			const struct control_client_ops *ops, void *user,
 			struct control_client **ret);
+/* The same at another path, which is borrowed like id. */
+int control_client_open_at(struct loop *l, const struct identity *id, const char *address,
+			   const char *path, const struct control_client_ops *ops, void *user,
+			   struct control_client **ret);
 /* No callback comes after this. */
 void control_client_close(struct control_client *c);
 bool control_client_is_up(const struct control_client *c);

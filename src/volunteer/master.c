@@ -406,6 +406,29 @@ static void local_offer(struct master *m, struct master_member *v, const char *s
 	node_signal(m->root, bytes, frame_encode(&f, NULL, bytes), master_now_ms(m));
 }
 
+/* Its old socket fell with the server that held it; its channel may stand: nothing else changes. */
+static void adopt(struct master *m, struct master_member *v, struct master_member *old)
+{
+	master_flush_acks(m); /* whose list points to the old one */
+	v->node = old->node;
+	v->joined = v->via_tree = v->adopted = true;
+	v->kind = old->kind;
+	v->got_result = old->got_result;
+	v->counted = old->counted;
+	v->generation = old->generation;
+	v->position = old->position;
+	v->parts.data = TAKE(old->parts.data);
+	v->parts.count = old->parts.count;
+	v->parts.cap = old->parts.cap;
+	old->parts.count = old->parts.cap = 0;
+	old->joined = false;
+	void *value = NULL;
+	CHECK(map_set(m->by_node, &v->node, sizeof(v->node), v, &value) == 0 && value == old);
+	member_free(m, old);
+	lend_alive(m->lend, v->node, master_now_ms(m));
+	send_welcome(m, v);
+}
+
 static void on_join(struct master *m, struct master_member *v, struct signal *s)
 {
 	size_t invite_len = s->invite ? strlen(s->invite) : 0;
@@ -422,6 +445,10 @@ static void on_join(struct master *m, struct master_member *v, struct signal *s)
 	}
 	uint64_t node = number_of(m, s->token);
 	struct master_member *old = master_find(m, node);
+	if (old && !old->socket && old->joined && old->via_tree) {
+		adopt(m, v, old);
+		return;
+	}
 	if (old) /* the same node by a new socket: its old one is dead, known or not */
 		drop(m, old, "joined again elsewhere");
 	v->node = node;
@@ -512,7 +539,7 @@ static void on_lost(struct master *m, struct master_member *v, uint64_t child)
 	master_suspect(m, c);
 }
 
-static void on_detached(struct master *m, struct master_member *v)
+void master_detached(struct master *m, struct master_member *v)
 {
 	struct tree_place place;
 	v->via_tree = false;
@@ -574,7 +601,7 @@ void master_socket_text(struct master *m, struct master_member *v, const char *t
 		on_answer(m, v, &s);
 		break;
 	case SIGNAL_DETACHED:
-		on_detached(m, v);
+		master_detached(m, v);
 		break;
 	case SIGNAL_LOST:
 		on_lost(m, v, s.node);

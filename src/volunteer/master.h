@@ -79,7 +79,8 @@ int master_socket_open(struct master *m, const struct master_socket_ops *ops, vo
 		       struct master_member **ret);
 void master_socket_text(struct master *m, struct master_member *v, const char *text, size_t len);
 void master_socket_closed(struct master *m, struct master_member *v);
-/* The server side goes away as a whole: no call of ops comes for this socket any more. */
+/* The server side is gone as a whole, and no call of ops comes for this socket any more. The
+ * volunteer may still be there by its channel, and come back with its token. */
 void master_socket_abandon(struct master_member *v);
 
 #endif

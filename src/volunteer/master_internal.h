@@ -23,6 +23,7 @@ struct master_member {
 	const struct master_socket_ops *ops;
 	void *socket; /* NULL: gone, or not yet there */
 	bool joined, relay, via_tree, waiting, got_result, counted;
+	bool adopted; /* by a new socket; whether its channel still stands is not known yet */
 	uint64_t retry_ms, retry_pause_ms; /* relayed: a channel is tried again then; 0 = never */
 	uint32_t generation;
 	uint64_t position; /* as it last said through the tree */
@@ -76,6 +77,7 @@ void master_work_tick(struct master *m);
 void master_flush_acks(struct master *m);
 void master_reachable(struct master *m, struct master_member *v);
 void master_tree_attached(struct master *m, struct master_member *v, const struct frame *f);
+void master_detached(struct master *m, struct master_member *v);
 void master_suspect(struct master *m, struct master_member *v);
 void master_member_parts_done(struct master_member *v);
 

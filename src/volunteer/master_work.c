@@ -255,6 +255,7 @@ void master_frame(struct master *m, struct master_member *from_socket, const str
 		v = below;
 	}
 	v->heard_ms = master_now_ms(m);
+	v->ping_ms = 0; /* whichever way it came: it lives */
 	if (!from_socket) {
 		v->via_tree = true;
 		v->relay = false;
@@ -264,7 +265,10 @@ void master_frame(struct master *m, struct master_member *from_socket, const str
 		count_connected(m, v);
 	} else if (f->type == FRAME_DEMAND && v == from_socket) {
 		v->via_tree = false;
+		if (v->adopted)
+			master_detached(m, v);
 	}
+	v->adopted = false;
 	if (f->type == FRAME_RESULT)
 		on_result(m, v, f);
 	else if (f->type == FRAME_DEMAND)

@@ -21,6 +21,7 @@ struct socket_client {
 static struct {
 	struct lws_context *context;
 	struct loop *loop;
+	const char *ca_file;
 } shared;
 
 static void client_free(struct socket_client *c)
@@ -102,6 +103,7 @@ static int library_start(struct loop *l, struct diag *diag)
 		.foreign_loops = loops, .gid = (gid_t)-1, .uid = (uid_t)-1,
 		.retry_and_idle_policy = &text_queue_no_pings,
 		.pt_serv_buf_size = 65536, .connect_timeout_secs = 10, .timeout_secs = 10,
+		.client_ssl_ca_filepath = shared.ca_file,
 	};
 	if (!getenv("RECLAIM_LWS_DEBUG"))
 		lws_set_log_level(0, NULL);
@@ -111,6 +113,11 @@ static int library_start(struct loop *l, struct diag *diag)
 		return diag_set(diag, -EIO, "socket",
 				"libwebsockets cannot start (is its libuv plug-in installed?)");
 	return 0;
+}
+
+void socket_library_trust(const char *ca_file)
+{
+	shared.ca_file = ca_file;
 }
 
 void socket_library_done(void)

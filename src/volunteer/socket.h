@@ -24,6 +24,8 @@ struct socket_ops {
 	void (*down)(void *user, const char *why);
 };
 
+/* Authorities to trust instead of the system's: a PEM file, borrowed. Before the first socket. */
+void socket_library_trust(const char *ca_file);
 /* "http://host:port/...", "https://..." (ws and wss too): the origin counts, path comes extra. */
 int socket_open(struct loop *l, const char *url, const char *path, const struct socket_ops *ops,
 		void *user, struct socket_client **ret, struct diag *diag);

@@ -68,7 +68,7 @@ class Campus:
                         self.admin_dir, "--address", self.address], check=True,
                        stdout=self.log, stderr=self.log)
 
-    def start(self, points=None, hits=None):
+    def start(self, points=None, hits=None, config=None):
         env = dict(os.environ)
         env.pop("RECLAIM_POINTS", None)
         if points:
@@ -77,7 +77,8 @@ class Campus:
             env["RECLAIM_POINTS_HITS"] = hits
         self.process = subprocess.Popen(
             [COORDINATOR, "serve", "--dir", self.state, "--listen", self.address, "--lease",
-             "%dms" % int(LEASE_S * 1000), "--margin", "200ms", "--status-every", "100ms"],
+             "%dms" % int(LEASE_S * 1000), "--margin", "200ms", "--status-every", "100ms"] +
+            (["--config", config] if config else []),
             env=env, stdout=self.log, stderr=self.log)
 
         def up():
