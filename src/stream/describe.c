@@ -28,7 +28,7 @@ static void fill(struct reclaim_node *n, struct reclaim_stats *s)
 
 void reclaim_node_stats(struct reclaim_node *n, struct reclaim_stats *ret)
 {
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	fill(n, ret);
 	pthread_mutex_unlock(&n->lock);
 }
@@ -132,7 +132,7 @@ char *reclaim_node_describe(struct reclaim_node *n)
 	struct strbuf b = STRBUF_INIT;
 	struct reclaim_stats s;
 
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	node_now(n);
 	fill(n, &s);
 	(void)strbuf_printf(&b,

@@ -162,7 +162,7 @@ int reclaim_group_open(struct reclaim_node *n, const char *group, enum reclaim_c
 	g->node = n;
 	snprintf(g->name, sizeof(g->name), "%s", group);
 	g->cls = cls;
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	node_now(n);
 	TAILQ_INSERT_TAIL(&n->groups, g, entry);
 	reg_members(g);
@@ -181,7 +181,7 @@ int reclaim_group_send(struct reclaim_group *g, enum reclaim_pick how, uint64_t 
 
 	if (len > STREAM_MESSAGE_MAX)
 		return -EMSGSIZE;
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	node_now(n);
 	for (;;) {
 		struct group_member *m = pick(g, how, key);
@@ -217,7 +217,7 @@ int reclaim_group_members(struct reclaim_group *g)
 {
 	int count = 0;
 
-	pthread_mutex_lock(&g->node->lock);
+	node_lock(g->node);
 	VEC_EACH(&g->members, m)
 		count += !m->leaving;
 	pthread_mutex_unlock(&g->node->lock);
@@ -237,7 +237,7 @@ void reclaim_group_close(struct reclaim_group *g)
 {
 	struct reclaim_node *n = g->node;
 
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	node_now(n);
 	group_free(g);
 	pthread_mutex_unlock(&n->lock);

@@ -789,7 +789,7 @@ static int receive(struct reclaim_node *n, struct reclaim_msg *ret, int max, int
 			if (spins % 256 == 255) {
 				/* Let other threads have the lock. */
 				pthread_mutex_unlock(&n->lock);
-				pthread_mutex_lock(&n->lock);
+				node_lock(n);
 			}
 		} else if (may_sleep_on_link(n, deadline) && link_sleep(n->hot)) {
 			after_sleep(n);
@@ -807,7 +807,7 @@ static int receive(struct reclaim_node *n, struct reclaim_msg *ret, int max, int
 
 int reclaim_recv_many(struct reclaim_node *n, struct reclaim_msg *ret, int max, int timeout_ms)
 {
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	int r = receive(n, ret, max, timeout_ms);
 
 	pthread_mutex_unlock(&n->lock);
@@ -823,7 +823,7 @@ int reclaim_refuse(struct reclaim_node *n, const char *from, uint32_t number, ui
 {
 	int r = -ENOENT;
 
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	node_now(n);
 	struct in *in = in_find(n, from, number);
 	if (in && !in->refused) {

@@ -20,7 +20,7 @@
 #include "stream/address.h"
 #include "stream/node_internal.h"
 
-enum { STAGE_SIZE = 256 << 10, CTL_MAX = 16 << 20 };
+enum { STAGE_SIZE = 256 << 10, CTL_MAX = 16 << 20, FLUSH_NS = 300 * 1000 };
 
 /* --- life --- */
 
@@ -520,9 +520,17 @@ static void forget_written(struct link *l)
 
 void link_flush(struct link *l)
 {
+	uint64_t until = l->node->now_ns + FLUSH_NS;
+
 	if (!l->up || l->dead)
 		return;
-	for (;;) {
+	for (unsigned round = 0;; round++) {
+		/* A socket that drains as fast as it is filled would keep this thread, and the lock,
+		 * for as long as there is bulk. The next turn goes on. */
+		if (round && clock_boot_ns() > until) {
+			want_out(l, true);
+			return;
+		}
 		if (l->pend_count) {
 			int r = write_pending(l);
 
@@ -774,7 +782,7 @@ bool link_sleep(struct link *l)
 	pthread_mutex_unlock(&n->lock);
 	ssize_t k = recv(l->fd, at, room, 0);
 	int err = errno;
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	l->reading = false;
 	node_now(n);
 	if (l->dead)

@@ -158,7 +158,7 @@ void reclaim_region_dirty(struct reclaim_node *n, uint32_t id, uint64_t offset, 
 	/* Taken only while a move is on: the flag is set before any byte is read. */
 	if (!__atomic_load_n(&n->move.source, __ATOMIC_ACQUIRE))
 		return;
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	VEC_EACH(&n->regions, r)
 		if (r->id == id && offset < r->len)
 			mark(r, offset, MIN(len, r->len - offset));

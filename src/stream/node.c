@@ -257,7 +257,7 @@ void node_turn(struct reclaim_node *n, uint64_t wait_ns)
 			link_expect(n->hot, true);
 		pthread_mutex_unlock(&n->lock);
 		k = poll_for(n, events, 32, MIN(wait_ns, 10 * NS_PER_S));
-		pthread_mutex_lock(&n->lock);
+		node_lock(n);
 		n->polling = false;
 	} else {
 		k = epoll_wait(n->epoll_fd, events, 32, 0);
@@ -296,7 +296,7 @@ int node_wait(struct reclaim_node *n, uint64_t deadline_ns)
 	} else if (n->options.spin) {
 		node_turn(n, 0);
 		pthread_mutex_unlock(&n->lock); /* nobody else would get it */
-		pthread_mutex_lock(&n->lock);
+		node_lock(n);
 	} else {
 		uint64_t until = MIN(deadline_ns, n->timer_ns);
 
@@ -312,7 +312,7 @@ static void *keeper(void *arg)
 
 	while (!__atomic_load_n(&n->closing, __ATOMIC_RELAXED)) {
 		nanosleep(&nap, NULL);
-		if (pthread_mutex_trylock(&n->lock))
+		if (!node_try_lock(n))
 			continue; /* someone is at work */
 		node_now(n);
 		if (!n->closing && !n->polling &&
@@ -474,6 +474,7 @@ static void node_free(struct reclaim_node *n)
 	free(n->token);
 	free(n->advertise);
 	pthread_mutex_destroy(&n->lock);
+	pthread_mutex_destroy(&n->next);
 	pthread_cond_destroy(&n->cond);
 	free(n);
 }
@@ -514,6 +515,7 @@ static struct reclaim_node *node_new(void)
 	if (!n)
 		return NULL;
 	pthread_mutex_init(&n->lock, NULL);
+	pthread_mutex_init(&n->next, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&n->cond, &attr);
@@ -555,7 +557,7 @@ int reclaim_node_open(const struct reclaim_node_options *options, struct reclaim
 		node_free(n);
 		return r;
 	}
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	node_now(n);
 	n->timer_ns = n->now_ns;
 	owner_init(&n->owner, n->instance, n->options.standby);
@@ -582,7 +584,7 @@ int reclaim_node_open(const struct reclaim_node_options *options, struct reclaim
 
 void reclaim_node_cancel(struct reclaim_node *n)
 {
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	n->cancelled = true;
 	node_wake(n);
 	pthread_mutex_unlock(&n->lock);
@@ -592,7 +594,7 @@ void reclaim_node_close(struct reclaim_node *n)
 {
 	if (!n)
 		return;
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	__atomic_store_n(&n->closing, true, __ATOMIC_RELAXED);
 	n->cancelled = true;
 	node_now(n);
@@ -612,7 +614,7 @@ void reclaim_node_close(struct reclaim_node *n)
 
 int reclaim_node_fd(struct reclaim_node *n)
 {
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	n->fd_given = true;
 	link_watch_again(n);
 	node_wake(n); /* there may be something queued already */
@@ -704,7 +706,7 @@ int reclaim_stable(struct reclaim_node *n)
 {
 	int r = 0;
 
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	node_now(n);
 	if (!owner_may_store(&n->owner, n->now_ns)) {
 		r = -ESTALE;
@@ -735,7 +737,7 @@ int reclaim_checkpoint(struct reclaim_node *n, uint64_t *ret_id, void **ret_imag
 	struct strbuf b = STRBUF_INIT;
 	int r;
 
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	node_now(n);
 	struct snapshot *s = NULL;
 	r = owner_may_store(&n->owner, n->now_ns) ? image_write(n, &b) : -ESTALE;
@@ -753,7 +755,7 @@ int reclaim_checkpoint(struct reclaim_node *n, uint64_t *ret_id, void **ret_imag
 
 int reclaim_durable(struct reclaim_node *n, uint64_t id)
 {
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	node_now(n);
 	int r = owner_may_store(&n->owner, n->now_ns) ? 0 : -ESTALE;
 
@@ -770,7 +772,7 @@ enum reclaim_state reclaim_node_state(struct reclaim_node *n)
 		RECLAIM_STATE_OWNER,   RECLAIM_STATE_FROZEN,  RECLAIM_STATE_LOST,
 	};
 
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	enum reclaim_state s = states[n->owner.state];
 	if (s == RECLAIM_STATE_LOST && n->moved)
 		s = RECLAIM_STATE_MOVED;
@@ -780,7 +782,7 @@ enum reclaim_state reclaim_node_state(struct reclaim_node *n)
 
 uint64_t reclaim_node_epoch(struct reclaim_node *n)
 {
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	uint64_t e = n->owner.epoch;
 	pthread_mutex_unlock(&n->lock);
 	return e;

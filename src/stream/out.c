@@ -742,7 +742,7 @@ int reclaim_stream_open(struct reclaim_node *n, const char *to, enum reclaim_cla
 
 	if (!to || !stream_name_valid(to) || (unsigned)cls >= STREAM_CLASS_COUNT)
 		return -EINVAL;
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	node_now(n);
 	TAILQ_FOREACH(o, &n->outs, entry)
 		if (!strcmp(o->to, to) && o->number == number)
@@ -837,7 +837,7 @@ int reclaim_sendv(struct reclaim_stream *s, const struct iovec *iov, int iov_cou
 		len += iov[i].iov_len;
 	if (len > STREAM_MESSAGE_MAX)
 		return -EMSGSIZE;
-	pthread_mutex_lock(&s->node->lock);
+	node_lock(s->node);
 	int r = wait_room(s, len, timeout_ms);
 
 	if (r == 0)
@@ -863,7 +863,7 @@ int reclaim_send_many(struct reclaim_stream *s, const struct iovec *messages, in
 
 	if (count <= 0)
 		return -EINVAL;
-	pthread_mutex_lock(&s->node->lock);
+	node_lock(s->node);
 	int r = wait_room(s, messages[0].iov_len, timeout_ms);
 
 	while (r == 0 && done < count) {
@@ -894,7 +894,7 @@ int reclaim_send_buf(struct reclaim_stream *s, const struct reclaim_buf *buf, un
 		return -EINVAL;
 	if (len > STREAM_MESSAGE_MAX)
 		return -EMSGSIZE;
-	pthread_mutex_lock(&s->node->lock);
+	node_lock(s->node);
 	int r = wait_room(s, len, timeout_ms);
 
 	if (r == 0 && len <= RECORD_MAX && !buf->get) {
@@ -915,7 +915,7 @@ int reclaim_send_buf(struct reclaim_stream *s, const struct reclaim_buf *buf, un
 
 int reclaim_flush(struct reclaim_stream *s)
 {
-	pthread_mutex_lock(&s->node->lock);
+	node_lock(s->node);
 	sent(s, 0);
 	int r = s->error;
 	pthread_mutex_unlock(&s->node->lock);
@@ -928,7 +928,7 @@ int reclaim_drain(struct reclaim_stream *s, bool stable, int timeout_ms)
 	uint64_t deadline = node_deadline(timeout_ms);
 	int r = 0;
 
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	sent(s, 0);
 	while (r == 0) {
 		if (s->error)
@@ -945,7 +945,7 @@ int reclaim_drain(struct reclaim_stream *s, bool stable, int timeout_ms)
 
 int reclaim_stream_close(struct reclaim_stream *s)
 {
-	pthread_mutex_lock(&s->node->lock);
+	node_lock(s->node);
 	int r = s->error;
 
 	if (r == 0) {
@@ -963,7 +963,7 @@ void reclaim_stream_abort(struct reclaim_stream *s, uint32_t code)
 {
 	struct reclaim_node *n = s->node;
 
-	pthread_mutex_lock(&n->lock);
+	node_lock(n);
 	node_now(n);
 	if (s->link && s->attach_sent) {
 		struct stream_frame f = { .type = STREAM_FRAME_ABORT, .cls = STREAM_ABORT_BY_SENDER,
