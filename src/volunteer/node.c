@@ -745,15 +745,16 @@ static void tick_links(struct node *n)
 	}
 	bool work = n->held.count + n->done.count + n->route.children > 0;
 	struct link *up = &n->parent;
-	bool at_root = route_depth(n->position, n->route.degree) == 1;
-	uint64_t every = at_root ? n->life_ms : NODE_PING_MS;
-	if (up->up && work && n->now_ms >= MAX(up->heard_ms, up->pinged_ms) + every) {
+	/* The root may be busy, and there is nobody else; but not when its socket fell, too. */
+	bool patient = route_depth(n->position, n->route.degree) == 1 && n->socket.up;
+	uint64_t every = patient ? n->life_ms : NODE_PING_MS;
+	if (up->up && (work || !n->socket.up) && n->now_ms >= MAX(up->heard_ms, up->pinged_ms) + every) {
 		if (up->pinged_ms <= up->heard_ms)
 			n->unanswered_ms = n->now_ms;
 		up->pinged_ms = n->now_ms;
 		send_credit(n, NODE_PARENT, FRAME_PING);
 	}
-	uint64_t patience = at_root ? MAX(UINT64_C(3) * every, (uint64_t)NODE_DEAF_ROOT_MS) : NODE_DEAF_MS;
+	uint64_t patience = patient ? MAX(UINT64_C(3) * every, (uint64_t)NODE_DEAF_ROOT_MS) : NODE_DEAF_MS;
 	bool deaf = up->pinged_ms > up->heard_ms && n->now_ms >= n->unanswered_ms + patience;
 	if (up->up && (deaf || link_stalled(up, n->now_ms))) {
 		n->ops->close(n->user, NODE_PARENT);

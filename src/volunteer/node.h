@@ -38,7 +38,7 @@ enum node_link {
 #define NODE_SOCKET_MS 2000u          /* a first channel may take so long before the socket stands in */
 #define NODE_PING_MS 1000u            /* to the parent, while there is work; to the root as life signs */
 #define NODE_DEAF_MS 4000u            /* a parent that answers no ping is gone */
-#define NODE_DEAF_ROOT_MS 15000u      /* the root: there is nobody else, and it may be busy */
+#define NODE_DEAF_ROOT_MS 15000u      /* the root, while its socket stands: it may be busy */
 
 struct frame;
 

@@ -85,7 +85,7 @@ await test('error states', async () => {
 	const page = await open(browser, url)
 	await until(async () => (await stats(page)).done > 0, 30000, 'computing')
 	map.child.kill('SIGKILL')
-	await until(async () => (await state(page)) === 'waiting', 40000, 'the master is gone')
+	await until(async () => (await state(page)) === 'waiting', 15000, 'the master is gone') // no ping answered for 4 s
 	await shot(page, '8-master-gone')
 	for (const p of [bare, wrong, page]) await p.close()
 	await map.ended

@@ -4,6 +4,7 @@ import { Channel } from './channel.js'
 import { LINK, Node, loadOverlay } from './overlay.js'
 
 const VERSION = 1
+const AWAY = 'The master cannot be reached; trying again.'
 const RETRY_MIN_MS = 200, RETRY_MAX_MS = 10000
 
 const hex = (bytes) => Array.from(bytes, (b) => b.toString(16).padStart(2, '0')).join('')
@@ -83,7 +84,7 @@ export class Volunteer extends EventTarget {
 			if (this.socket !== socket || this.over) return
 			this.socket = null
 			this.node?.linkDown(LINK.socket)
-			this.say(this.node?.stats().attached ? this.state : 'waiting', 'The master cannot be reached; trying again.')
+			this.say(this.node?.stats().attached ? this.state : 'waiting', AWAY)
 			setTimeout(() => { if (!this.over && !this.socket) this.connect() }, this.retryMs)
 			this.retryMs = Math.min(2 * this.retryMs, RETRY_MAX_MS)
 		}
@@ -238,7 +239,12 @@ export class Volunteer extends EventTarget {
 			},
 			parentChanged: (up) => {
 				if (!up) this.send({ type: 'detached' })
-				queueMicrotask(() => this.over || this.say(this.paused ? 'paused' : up ? 'connected' : 'repairing'))
+				else this.relayed = undefined
+				queueMicrotask(() => {
+					if (this.over) return
+					if (!up && !this.socket) this.say('waiting', AWAY)
+					else this.say(this.paused ? 'paused' : up ? 'connected' : 'repairing')
+				})
 			},
 			childChanged: (up, child, generation) => {
 				if (!up) this.send({ type: 'lost', node: String(child), generation: String(generation) })
