@@ -93,7 +93,9 @@ int hazard_room_add(struct hazard *h, uint32_t *ret_room)
 {
 	if (h->rooms.count >= HAZARD_ROOMS_MAX)
 		return -ENOSPC;
-	struct room room = { .flushed_s = -INFINITY };
+	struct room room = { .flushed_s = -INFINITY,
+			     .off_last_s = -INFINITY,
+			     .off_flushed_s = -INFINITY };
 	int r = VEC_PUSH(&h->rooms, room);
 	if (r < 0)
 		return r;
@@ -564,6 +566,9 @@ int hazard_observe(struct hazard *h, uint32_t owner, double now_s, enum hazard_s
 
 	int r = 0;
 	struct room *room = &h->rooms.data[o->room];
+	hazard_group_flush(h, room, now_s);
+	if (state == HAZARD_OFF)
+		hazard_group_off(h, room, now_s, before == HAZARD_LENT);
 	if (before == HAZARD_LENT) {
 		unsigned cause = state == HAZARD_OWNED ? HAZARD_RECLAIM :
 				 state == HAZARD_OFF   ? HAZARD_POWER_OFF :

@@ -121,6 +121,13 @@ void hazard_curve_cause(struct hazard *h, uint32_t owner, enum hazard_cause caus
  * a group is arriving and neighbours are no safe place. */
 double hazard_room_shock(struct hazard *h, uint32_t owner, double now_s);
 
+/*
+ * Machines of a room go off in groups. The chance that this one follows those
+ * that went just now, not within the next from_s but in the minutes after: what
+ * a save that takes from_s could still rescue. 0 where none went off lately.
+ */
+double hazard_off_group(struct hazard *h, uint32_t owner, double now_s, double from_s);
+
 /* The answer in parts, largest effect first, for people. */
 struct hazard_reason {
 	const char *name;   /* "hour of week", "room and hour", ... static text */

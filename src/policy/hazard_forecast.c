@@ -182,6 +182,8 @@ static void ahead_rates(const struct ahead *a, double in_s, double ret[HAZARD_CA
 		}
 		ret[c] = exp(a->constant[c] + a->mix[EXPERTS - 1] * rate);
 	}
+	ret[HAZARD_POWER_OFF] = fmax(ret[HAZARD_POWER_OFF],
+				     hazard_group_rate(h, &h->rooms.data[a->o->room], a->now_s + in_s));
 }
 
 /* A step that is short while things change fast. */

@@ -100,6 +100,14 @@ struct room {
 	struct recent burst, recent;
 	double leaving, leaving_s;
 	double flushed_s;
+	double off_last_s, off_flushed_s; /* hazard_group.c */
+	unsigned off_size;
+};
+
+#define GROUP_AGES 4
+#define GROUP_SIZES 3
+struct group_bin {
+	double events, exposed_s;
 };
 
 #define FADES 128
@@ -125,6 +133,7 @@ struct hazard {
 	uint64_t events[HAZARD_CAUSE_COUNT];
 	double exposed_s;
 	struct recent campus_hour, campus_days, campus_off;
+	struct group_bin group[GROUP_AGES][GROUP_SIZES];
 	struct expert experts[EXPERTS_PLAIN];
 	double log_weight[EXPERTS]; /* the last is the product of tables */
 	/* Exposure that is not accounted yet: of n lent machines since their cuts. */
@@ -163,6 +172,10 @@ unsigned hazard_age_bin(double age_s);
 extern const double hazard_age_edges_s[AGE_BINS - 1];
 void hazard_dyn(struct hazard *h, uint32_t owner, double now_s, uint8_t ret[DYN_COUNT]);
 void hazard_advance(struct hazard *h, double now_s);
+/* Power-offs in groups: exposure up to now is accounted before a room changes, then the off. */
+void hazard_group_flush(struct hazard *h, struct room *room, double now_s);
+void hazard_group_off(struct hazard *h, struct room *room, double now_s, bool lent);
+double hazard_group_rate(const struct hazard *h, const struct room *room, double at_s);
 /* log of how many power-offs come these days, against the tables. */
 double hazard_off_level(const struct hazard *h);
 /* Rate of the mixture given the product's; `c` one cause. */

@@ -170,6 +170,40 @@ static void test_signs_and_room(void **state)
 	(void)state;
 }
 
+/* Rooms that go off together teach that one off is followed by others; bounded, and it ends. */
+static void test_off_groups(void **state)
+{
+	struct world w;
+	make(&w, 4, 20, false);
+	assert_true(hazard_off_group(w.h, 1, 0, 0) == 0);
+	double t = 0;
+	for (int night = 0; night < 20; night++) {
+		t = (night + 1) * DAY;
+		for (uint32_t i = 0; i < 20; i++)
+			assert_int_equal(hazard_observe(w.h, i, t - 3600, HAZARD_LENT), 0);
+		for (uint32_t i = 0; i < 10; i++) /* room by room, a machine every five seconds */
+			assert_int_equal(hazard_observe(w.h, i, t + i * 5, HAZARD_OFF), 0);
+	}
+	t += DAY;
+	for (uint32_t i = 0; i < 20; i++)
+		assert_int_equal(hazard_observe(w.h, i, t, HAZARD_LENT), 0);
+	t += 3600;
+	assert_int_equal(hazard_observe(w.h, 0, t, HAZARD_OFF), 0);
+	double mate = hazard_off_group(w.h, 4, t, 0), before = mate;
+	struct hazard_forecast f;
+	hazard_forecast(w.h, 4, t, 300, &f);
+	assert_true(mate > 0.1 && mate < 1 && f.p_off > 0.05);
+	for (double from = 5; from < 400; from += 5) { /* less and less is left to rescue */
+		double p = hazard_off_group(w.h, 4, t, from);
+		assert_true(p <= before + 1e-12 && p >= 0);
+		before = p;
+	}
+	assert_true(before == 0);
+	assert_true(hazard_off_group(w.h, 4, t + 301, 0) == 0);
+	hazard_free(w.h);
+	(void)state;
+}
+
 static void test_repeats(void **state)
 {
 	double got[2];
@@ -204,6 +238,7 @@ int main(void)
 		cmocka_unit_test(test_learns_the_day), cmocka_unit_test(test_new_owner_and_level),
 		cmocka_unit_test(test_no_calendar),    cmocka_unit_test(test_declared),
 		cmocka_unit_test(test_signs_and_room), cmocka_unit_test(test_repeats),
+		cmocka_unit_test(test_off_groups),
 		cmocka_unit_test(test_constant),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
