@@ -379,10 +379,20 @@ static bool schedule_way(struct work *w, const uint32_t *members, size_t n, enum
 				   schedule(w, members, n, way, ret_valid_s, ret_miss);
 }
 
+/* The second way costs a large group dearly. There it is tried only where a promise hangs on it:
+ * what was promised in one way in a smaller group must not be broken for want of trying. */
+static int ways(const struct work *w, const uint32_t *members, size_t n)
+{
+	for (size_t i = 0; n > LARGE && i < n; i++)
+		if (w->in[members[i]] && !w->transfers[members[i]].promised)
+			return 1;
+	return WAY_COUNT;
+}
+
 static bool feasible(struct work *w, const uint32_t *members, size_t n, enum way *ret_way,
 		     uint32_t *ret_miss)
 {
-	for (int way = 0; way < (n > LARGE ? 1 : WAY_COUNT); way++) {
+	for (int way = 0, most = ways(w, members, n); way < most; way++) {
 		uint32_t miss = members[0];
 		if (schedule_way(w, members, n, way, NULL, &miss)) {
 			*ret_way = way;
