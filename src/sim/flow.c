@@ -17,10 +17,12 @@ int flows_init(struct flows *f, const struct network *net)
 	f->capacity = calloc(n, sizeof(double));
 	f->demand = calloc(n, sizeof(double));
 	f->left = calloc(n, sizeof(double));
+	f->floors = calloc(n, sizeof(double));
+	f->over = calloc(n, sizeof(double));
 	f->active_on = calloc(n, sizeof(uint32_t));
 	f->link_stamp = calloc(n, sizeof(uint32_t));
-	if (!f->on_link || !f->capacity || !f->demand || !f->left || !f->active_on ||
-	    !f->link_stamp)
+	if (!f->on_link || !f->capacity || !f->demand || !f->left || !f->floors || !f->over ||
+	    !f->active_on || !f->link_stamp)
 		return -ENOMEM;
 	for (size_t l = 0; l < net->links_count; l++)
 		f->capacity[l] = fmax(net->links[l].capacity_bps - net->links[l].research_bps, 0);
@@ -35,6 +37,8 @@ void flows_done(struct flows *f)
 	free(f->capacity);
 	free(f->demand);
 	free(f->left);
+	free(f->floors);
+	free(f->over);
 	free(f->active_on);
 	free(f->link_stamp);
 	VEC_DONE(&f->items);
@@ -93,7 +97,7 @@ static int reach(struct flows *f)
 
 static double narrow(const struct flows *f, const struct flow *x)
 {
-	double b = INFINITY;
+	double b = x->limit;
 	for (uint32_t k = 0; k < x->links_count; k++)
 		b = fmin(b, f->left[x->links[k]]);
 	return b;
@@ -106,61 +110,112 @@ static void take(struct flows *f, struct flow *x, double rate)
 		f->left[x->links[k]] = fmax(f->left[x->links[k]] - rate, 0);
 }
 
-/* Floors first, scaled down together where they oversell a link; then max-min. */
-static void share(struct flows *f)
+/* Floors, out of whole links: research does not stop them. What is left is for the others. */
+static void share_floors(struct flows *f)
 {
-	size_t n = f->touched.count, open = n;
+	size_t n = f->touched.count;
 	for (size_t i = 0; i < n; i++) {
-		struct flow *x = &f->items.data[f->touched.data[i]];
+		const struct flow *x = &f->items.data[f->touched.data[i]];
 		for (uint32_t k = 0; k < x->links_count; k++) {
-			f->left[x->links[k]] = f->capacity[x->links[k]];
-			f->active_on[x->links[k]] = 0;
+			uint32_t l = x->links[k];
+			f->left[l] = f->net->links[l].capacity_bps;
+			f->floors[l] = 0;
 		}
 	}
-	/* A flow outside the set keeps its rate; it shares only links that are never full. */
 	for (size_t i = 0; i < n; i++) {
 		struct flow *x = &f->items.data[f->touched.data[i]];
 		x->rate = 0;
-		if (x->floor > 0)
-			take(f, x, fmin(x->floor, narrow(f, x)));
+		if (!(x->floor > 0))
+			continue;
+		take(f, x, fmin(x->floor, narrow(f, x)));
 		for (uint32_t k = 0; k < x->links_count; k++)
+			f->floors[x->links[k]] += x->rate;
+	}
+	/* A flow outside the set keeps its rate; it shares only links that are never full. */
+	for (size_t i = 0; i < n; i++) {
+		const struct flow *x = &f->items.data[f->touched.data[i]];
+		for (uint32_t k = 0; k < x->links_count; k++) {
+			uint32_t l = x->links[k];
+			f->left[l] = fmax(f->capacity[l] - f->floors[l], 0);
+		}
+	}
+}
+
+/* Max-min among those that yield, or those that do not. */
+static void share_fair(struct flows *f, bool yields)
+{
+	size_t n = f->touched.count, open = 0;
+	for (size_t i = 0; i < n; i++) {
+		struct flow *x = &f->items.data[f->touched.data[i]];
+		for (uint32_t k = 0; k < x->links_count; k++)
+			f->active_on[x->links[k]] = 0;
+	}
+	for (size_t i = 0; i < n; i++) {
+		struct flow *x = &f->items.data[f->touched.data[i]];
+		x->open = x->yields == yields;
+		open += x->open;
+		for (uint32_t k = 0; x->open && k < x->links_count; k++)
 			f->active_on[x->links[k]]++;
 	}
-	for (size_t i = 0; i < n; i++)
-		f->items.data[f->touched.data[i]].version |= 1u << 31; /* still open */
 	while (open > 0) {
 		double step = INFINITY;
 		for (size_t i = 0; i < n; i++) {
-			struct flow *x = &f->items.data[f->touched.data[i]];
-			if (!(x->version >> 31))
+			const struct flow *x = &f->items.data[f->touched.data[i]];
+			if (!x->open)
 				continue;
+			step = fmin(step, fmax(x->limit - x->rate, 0));
 			for (uint32_t k = 0; k < x->links_count; k++)
 				step = fmin(step, f->left[x->links[k]] / f->active_on[x->links[k]]);
 		}
-		if (!(step < INFINITY)) {
-			for (size_t i = 0; i < n; i++)
-				f->items.data[f->touched.data[i]].version &= ~(1u << 31);
+		if (!(step < INFINITY))
 			break;
-		}
 		for (size_t i = 0; i < n; i++) {
 			struct flow *x = &f->items.data[f->touched.data[i]];
-			if (x->version >> 31)
+			if (x->open)
 				take(f, x, step);
 		}
 		for (size_t i = 0; i < n; i++) {
 			struct flow *x = &f->items.data[f->touched.data[i]];
-			bool full = false;
-			if (!(x->version >> 31))
+			if (!x->open)
 				continue;
+			bool full = x->rate >= x->limit * (1 - 1e-9);
 			for (uint32_t k = 0; k < x->links_count; k++)
-				full |= f->left[x->links[k]] <= 1e-9 * f->capacity[x->links[k]];
+				full |= f->left[x->links[k]] <= 1e-9 * f->net->links[x->links[k]].capacity_bps;
 			if (!full)
 				continue;
-			x->version &= ~(1u << 31);
+			x->open = false;
 			open--;
 			for (uint32_t k = 0; k < x->links_count; k++)
 				f->active_on[x->links[k]]--;
 		}
+	}
+}
+
+static void over_set(struct flows *f, uint32_t link)
+{
+	double over = f->on_link[link].count ? fmax(f->floors[link] - f->capacity[link], 0) : 0;
+	f->over_sum += over - f->over[link];
+	f->over[link] = over;
+}
+
+double flows_research_lost(const struct flows *f, double now_s)
+{
+	return f->research_lost + fmax(f->over_sum, 0) * (now_s - f->over_at_s);
+}
+
+static void share(struct flows *f, double now_s)
+{
+	f->research_lost = flows_research_lost(f, now_s);
+	f->over_at_s = now_s;
+	share_floors(f);
+	share_fair(f, false);
+	share_fair(f, true);
+	for (size_t i = 0; i < f->touched_links.count; i++)
+		over_set(f, f->touched_links.data[i]);
+	for (size_t i = 0; i < f->touched.count; i++) {
+		const struct flow *x = &f->items.data[f->touched.data[i]];
+		for (uint32_t k = 0; k < x->links_count; k++)
+			over_set(f, x->links[k]);
 	}
 }
 
@@ -175,11 +230,7 @@ static int recompute(struct flows *f, double now_s)
 		x->bytes_left = flow_left(x, now_s);
 		x->at_s = now_s;
 	}
-	share(f);
-	for (size_t i = 0; i < f->touched.count; i++) {
-		struct flow *x = &f->items.data[f->touched.data[i]];
-		x->version = (x->version + 1) & 0x7fffffff;
-	}
+	share(f, now_s);
 	return 0;
 }
 
@@ -190,10 +241,9 @@ static void begin(struct flows *f)
 	f->touched_links.count = 0;
 }
 
-int flow_add(struct flows *f, double now_s, double bytes, const uint32_t *links, uint32_t count,
-	     uint32_t user, uint32_t *ret_flow)
+int flow_add(struct flows *f, double now_s, const struct flow_spec *spec, uint32_t *ret_flow)
 {
-	uint32_t index;
+	uint32_t index, count = spec->count;
 	if (f->free.count > 0) {
 		index = f->free.data[--f->free.count];
 	} else {
@@ -203,13 +253,16 @@ int flow_add(struct flows *f, double now_s, double bytes, const uint32_t *links,
 			return -ENOMEM;
 	}
 	struct flow *x = &f->items.data[index];
-	*x = (struct flow){ .bytes_left = bytes,
+	*x = (struct flow){ .bytes_left = spec->bytes,
 			    .at_s = now_s,
 			    .links_count = count,
-			    .user = user,
-			    .version = x->version,
-			    .most = INFINITY,
+			    .user = spec->user,
+			    .event_s = INFINITY,
+			    .limit = spec->limit > 0 ? spec->limit : INFINITY,
+			    .yields = spec->yields,
 			    .active = true };
+	x->most = x->limit;
+	const uint32_t *links = spec->links;
 	memcpy(x->links, links, count * sizeof(*links));
 	for (uint32_t k = 0; k < count; k++)
 		x->most = fmin(x->most, f->net->links[links[k]].capacity_bps);
@@ -245,7 +298,6 @@ int flow_remove(struct flows *f, uint32_t flow, double now_s)
 		f->demand[x->links[k]] -= x->most;
 	}
 	x->active = false;
-	x->version = (x->version + 1) & 0x7fffffff;
 	f->active_count--;
 	if (VEC_PUSH(&f->free, flow) < 0)
 		return -ENOMEM;

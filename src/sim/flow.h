@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A fluid network: flows share links max-min fairly over what research
- * traffic leaves, after each has its floor. Between events rates are constant,
- * so progress is computed, not stepped; a change recomputes only the flows
- * that it can reach over links which could be full.
+ * A fluid network. Floors come first and stand against research traffic, as
+ * they do on the wire; then flows share max-min fairly what floors and
+ * research leave; last come the flows that yield (background copies). Between
+ * events rates are constant, so progress is computed, not stepped; a change
+ * recomputes only the flows that it can reach over links which could be full.
  */
 #ifndef RECLAIM_SIM_FLOW_H
 #define RECLAIM_SIM_FLOW_H
@@ -19,14 +20,16 @@
 
 struct flow {
 	double bytes_left, rate, at_s; /* left at at_s */
-	double floor;                  /* bytes per second, within the links' budgets */
+	double floor;                  /* bytes per second */
+	double limit;                  /* never faster than this */
 	uint32_t links[NETWORK_PATH_MAX];
 	uint32_t links_count;
 	uint32_t user;                 /* the caller's */
-	uint32_t version;              /* of the expected end */
+	double event_s;                /* the caller's: when it looks next whether this has ended */
 	uint32_t stamp;
-	double most;                   /* narrowest link */
-	bool active;
+	double most;                   /* of narrowest link and limit */
+	bool active, open;
+	bool yields;                   /* takes what all others leave */
 };
 
 struct flow_list {
@@ -42,6 +45,10 @@ struct flows {
 	double *capacity;     /* of each link for us, now */
 	double *demand;       /* sum of what its flows could use at most */
 	double *left;         /* scratch */
+	double *floors;       /* what floors take of each link now */
+	double *over;         /* of it, what research would have had */
+	double over_sum, over_at_s;
+	double research_lost; /* bytes that floors took from research so far, over all links */
 	uint32_t *active_on;  /* scratch */
 	uint32_t *link_stamp;
 	uint32_t stamp;
@@ -54,17 +61,25 @@ struct flows {
 int flows_init(struct flows *f, const struct network *net);
 void flows_done(struct flows *f);
 
+struct flow_spec {
+	double bytes;
+	const uint32_t *links;
+	uint32_t count, user;
+	double limit; /* bytes per second; 0 = none */
+	bool yields;
+};
 /* Adds or removes; afterwards `touched` lists the flows whose end may have moved. */
-int flow_add(struct flows *f, double now_s, double bytes, const uint32_t *links, uint32_t count,
-	     uint32_t user, uint32_t *ret_flow);
+int flow_add(struct flows *f, double now_s, const struct flow_spec *spec, uint32_t *ret_flow);
 int flow_remove(struct flows *f, uint32_t flow, double now_s);
 /* A new floor: set, then call flows_update() once for all. */
 void flow_floor(struct flows *f, uint32_t flow, double floor);
 int flows_update(struct flows *f, uint32_t flow, double now_s);
-/* A link's capacity for us changed. */
+/* A link's capacity for us (all of it less research) changed. */
 int flows_capacity(struct flows *f, uint32_t link, double capacity, double now_s);
 /* When it will end at its present rate; INFINITY if it stands still. */
 double flow_end(const struct flow *f);
 double flow_left(const struct flow *f, double now_s);
+/* Bytes that research lost to floors until now. */
+double flows_research_lost(const struct flows *f, double now_s);
 
 #endif

@@ -18,6 +18,8 @@
 #include "sim/run_internal.h"
 
 #define TICK_S 900.0
+/* What an owner does not notice: how long a wait may be over the window. */
+#define OVER_S 1.0
 
 static bool before(const struct run_event *a, const struct run_event *b)
 {
@@ -67,14 +69,34 @@ static struct run_event pop(struct run *r)
 	return top;
 }
 
+/* A flow that will end later than thought is left alone: its event looks again. */
+static void flow_watch(struct run *r, uint32_t flow)
+{
+	struct flow *x = &r->flows.items.data[flow];
+	double end = fmax(flow_end(x), r->now_s);
+	if (end >= x->event_s)
+		return;
+	x->event_s = end;
+	run_push(r, end, EVENT_FLOW, flow, 0);
+}
+
 void run_flows_touched(struct run *r)
 {
-	for (size_t i = 0; i < r->flows.touched.count; i++) {
-		uint32_t f = r->flows.touched.data[i];
-		const struct flow *x = &r->flows.items.data[f];
-		if (x->active)
-			run_push(r, fmax(flow_end(x), r->now_s), EVENT_FLOW, f, x->version);
-	}
+	for (size_t i = 0; i < r->flows.touched.count; i++)
+		if (r->flows.items.data[r->flows.touched.data[i]].active)
+			flow_watch(r, r->flows.touched.data[i]);
+}
+
+static void flow_event(struct run *r, const struct run_event *e)
+{
+	struct flow *x = &r->flows.items.data[e->subject];
+	if (!x->active || x->event_s != e->t_s)
+		return;
+	x->event_s = INFINITY;
+	if (flow_end(x) <= r->now_s + 1e-9)
+		job_flow_end(r, e->subject);
+	else
+		flow_watch(r, e->subject);
 }
 
 void run_lost(struct run *r, struct sim_job *j, double slot_s, bool power_off)
@@ -107,6 +129,7 @@ static void node_lent(struct run *r, uint32_t node)
 	n->state = HAZARD_LENT;
 	n->lent_since_s = r->now_s;
 	n->hazard_at_s = -INFINITY;
+	n->leaving++;
 	r->places[node].lent = true;
 	r->lent_nodes++;
 	r->lent_slots += r->world->nodes.data[node].slots;
@@ -137,7 +160,10 @@ static void node_event(struct run *r, const struct world_event *e)
 	if (r->hazard && hazard_observe(r->hazard, e->node, e->t_s, e->state) < 0)
 		r->error = -1;
 	if (was == is) {
+		bool off = e->state == HAZARD_OFF && n->state != HAZARD_OFF;
 		n->state = e->state;
+		if (off)
+			plan_room_off(r, e->node);
 		return;
 	}
 	if (is) {
@@ -154,6 +180,8 @@ static void node_event(struct run *r, const struct world_event *e)
 	if (reclaim) {
 		double window = e->has_window ? (double)e->window_s :
 						r->world->nodes.data[e->node].window_s;
+		if (n->jobs != NOBODY)
+			run_push(r, r->now_s + window + OVER_S, EVENT_FREE, e->node, ++n->leaving);
 		job_notice(r, e->node, window);
 		plan_room(r, e->node);
 	} else if (r->system->notice == NOTICE_CLAIRVOYANT) {
@@ -162,6 +190,8 @@ static void node_event(struct run *r, const struct world_event *e)
 		while (n->jobs != NOBODY)
 			job_evict(r, n->jobs, true);
 		job_image_gone(r, e->node);
+		if (e->state == HAZARD_OFF)
+			plan_room_off(r, e->node);
 	}
 }
 
@@ -169,13 +199,17 @@ static void node_event(struct run *r, const struct world_event *e)
 static void research_move(struct run *r)
 {
 	const struct world *w = r->world;
-	if (w->research_swing <= 0)
-		return;
+	double dt = r->now_s - r->research_at_s;
+	if (r->counting)
+		r->research_bytes += r->research_bps * dt;
+	r->research_at_s = r->now_s;
+	r->research_bps = 0;
 	double day = sin((r->now_s / 86400 - 0.25) * 2 * M_PI);
 	for (size_t i = 0; i < w->research_links.count; i++) {
 		uint32_t l = w->research_links.data[i];
 		double load = w->research + w->research_swing * (0.5 * day + rng_unit(&r->rng) - 0.5);
 		double c = w->net.links[l].capacity_bps * (1 - fmin(fmax(load, 0), 1));
+		r->research_bps += w->net.links[l].capacity_bps - c;
 		if (flows_capacity(&r->flows, l, c, r->now_s) < 0)
 			r->error = -1;
 		else if (r->flows.on_link[l].count > 0)
@@ -193,9 +227,11 @@ static void tick(struct run *r)
 
 static void heap_event(struct run *r, const struct run_event *e)
 {
-	struct sim_job *j = e->kind == EVENT_FLOW || e->kind == EVENT_TICK ? NULL :
-									       &r->jobs[e->subject];
-	if (j && e->version != (e->kind == EVENT_CHECKPOINT ? j->check : j->version))
+	bool of_job = e->kind != EVENT_FLOW && e->kind != EVENT_TICK && e->kind != EVENT_FREE;
+	struct sim_job *j = of_job ? &r->jobs[e->subject] : NULL;
+	if (j && e->version != (e->kind == EVENT_CHECKPOINT ? j->check :
+				e->kind == EVENT_COPY	    ? j->copying :
+							      j->version))
 		return;
 	switch ((enum run_event_kind)e->kind) {
 	case EVENT_DONE:
@@ -212,18 +248,24 @@ static void heap_event(struct run *r, const struct run_event *e)
 		}
 		job_checkpoint(r, e->subject);
 		break;
+	case EVENT_COPY:
+		job_copy(r, e->subject);
+		break;
 	case EVENT_SAVED:
 		job_saved(r, e->subject);
 		break;
 	case EVENT_DEADLINE:
 		job_deadline(r, e->subject);
 		break;
-	case EVENT_FLOW: {
-		const struct flow *f = &r->flows.items.data[e->subject];
-		if (f->active && f->version == e->version)
-			job_flow_end(r, e->subject);
+	case EVENT_FREE:
+		/* Looked at, not assumed: is a guest still there, or its image still leaving? */
+		if (e->version == r->nodes[e->subject].leaving && r->counting &&
+		    r->nodes[e->subject].jobs != NOBODY)
+			r->result->owner_over_window++;
 		break;
-	}
+	case EVENT_FLOW:
+		flow_event(r, e);
+		break;
 	case EVENT_RESTORED:
 		job_compute(r, e->subject);
 		break;
@@ -276,7 +318,8 @@ static int hazard_make(struct run *r)
 	for (uint32_t i = 0; e == 0 && i < w->rooms_count; i++)
 		e = hazard_room_add(r->hazard, &id);
 	for (uint32_t i = 0; e == 0 && i < w->nodes.count; i++)
-		e = hazard_owner_add(r->hazard, w->nodes.data[i].room, 0, &id);
+		e = hazard_owner_add(r->hazard, r->system->rooms_blind ? 0 : w->nodes.data[i].room, 0,
+				     &id);
 	return e;
 }
 
@@ -323,6 +366,8 @@ static int places_make(struct run *r)
 			.window_s = machine ? n->window_s : 0,
 		};
 	}
+	/* The file server keeps images and starts nothing. */
+	r->places[w->server].stage_only = true;
 	return 0;
 }
 
@@ -356,6 +401,7 @@ static int run_init(struct run *r)
 					       .node = NOBODY,
 					       .dest = NOBODY,
 					       .flow = FLOW_NONE,
+					       .copy = FLOW_NONE,
 					       .image_at = NETWORK_NONE,
 					       .home = NETWORK_NONE,
 					       .partner = NOBODY,
@@ -435,7 +481,10 @@ static void finish(struct run *r)
 		x->used_s += fmax(ran, 0);
 		x->redundant_s += fmax(ran, 0) * r->system->redundancy;
 	}
-	x->background_bytes = r->result->background_bytes;
+	r->research_bytes += r->research_bps * fmax(r->now_s - r->research_at_s, 0);
+	if (r->research_bytes > 0)
+		x->background_lost_share =
+			(flows_research_lost(&r->flows, r->now_s) - r->research_lost) / r->research_bytes;
 	if (x->interruptions > 0)
 		x->downtime_mean_s /= (double)x->interruptions;
 	x->downtime_p50_s = quantile(x, 0.5);
@@ -461,6 +510,8 @@ static void loop(struct run *r)
 			exposure(r, w->start_s);
 			r->now_s = w->start_s;
 			r->counting = true;
+			r->research_at_s = w->start_s;
+			r->research_lost = flows_research_lost(&r->flows, w->start_s);
 			if (r->hazard && !r->system->oracle && hazard_fit(r->hazard, w->start_s) < 0)
 				r->error = -1;
 			tick(r);
@@ -526,12 +577,13 @@ json_t *run_json(const struct run_result *r)
 						(json_int_t)w->missed));
 	}
 	json_t *j = json_pack(
-		"{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I,s:I}", "work_loss_share",
+		"{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I,s:I}", "work_loss_share",
 		r->work_loss_share, "lent_slot_s", r->lent_s, "used_slot_s", r->used_s,
 		"lost_slot_s", r->lost_s, "lost_power_off_slot_s", r->lost_power_off_s,
 		"stalled_slot_s", r->stalled_s, "redundant_slot_s", r->redundant_s,
 		"downtime_mean_s", r->downtime_mean_s, "downtime_p50_s", r->downtime_p50_s,
-		"downtime_p99_s", r->downtime_p99_s, "interruptions",
+		"downtime_p99_s", r->downtime_p99_s, "background_lost_share",
+		r->background_lost_share, "interruptions",
 		(json_int_t)r->interruptions, "owner_over_window",
 		(json_int_t)r->owner_over_window);
 	json_t *more = json_pack(

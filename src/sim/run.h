@@ -31,12 +31,12 @@ struct run_result {
 	uint64_t interruptions;
 	double downtime_mean_s, downtime_p50_s, downtime_p99_s;
 	uint64_t downtime_bins[DOWNTIME_BINS];
-	uint64_t owner_over_window; /* guests still there at the deadline */
+	uint64_t owner_over_window; /* reclaims with a guest still there after the window and 1 s */
 	uint64_t reclaims, power_offs, checkpoints;
 	uint64_t moves, stages, fallbacks, moves_missed, promises_broken;
 	uint64_t jobs, jobs_done;
 	double moved_bytes, background_bytes;
-	double background_lost_share; /* of what research could have had */
+	double background_lost_share; /* part of what research asked for that floors took from it */
 	struct run_window windows[WORLD_WINDOWS_MAX];
 	size_t windows_count;
 	uint64_t events;

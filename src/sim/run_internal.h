@@ -14,8 +14,10 @@
 enum run_event_kind {
 	EVENT_DONE = 0,   /* job has computed all */
 	EVENT_CHECKPOINT, /* or look again whether to */
+	EVENT_COPY,       /* a checkpoint is complete, its copy may travel */
 	EVENT_SAVED,      /* notice: image complete, it may travel */
 	EVENT_DEADLINE,   /* the owner's window ends for this job */
+	EVENT_FREE,       /* the machine must be free by now */
 	EVENT_FLOW,       /* a flow ends */
 	EVENT_RESTORED,
 	EVENT_READY,      /* may be started (again) */
@@ -52,8 +54,11 @@ struct sim_job {
 	uint32_t next, prev; /* on the node */
 	uint32_t version;    /* of its pending events */
 	uint32_t check;      /* version of its pending checkpoint event */
+	uint32_t copying;    /* version of its pending copy */
 	uint32_t gpu_type;   /* a transparent image's; 0 = any */
 	uint32_t flow;
+	uint32_t copy;       /* flow of the copy under way */
+	uint32_t copy_to;
 	uint32_t image_at;   /* machine of net with the durable image; NETWORK_NONE: none */
 	uint32_t home;       /* where background copies go */
 	uint32_t partner;    /* redundancy */
@@ -62,7 +67,9 @@ struct sim_job {
 	double durable_s;    /* computed, in the durable image */
 	double earlier_s;    /* computed, in the durable image before, at earlier_at */
 	uint32_t earlier_at;
-	double pending_s, pending_ready_s; /* copy under way; < 0: none */
+	double pending_s;    /* computed, in the copy under way; < 0: none */
+	double copy_bytes;
+	bool checkpoint_due; /* waits for the copy before it */
 	double stopped_s;    /* since when it does not compute; NAN: it does or never did */
 	double started_s;    /* this time */
 	double deadline_s;
@@ -76,6 +83,7 @@ struct sim_node {
 	uint32_t free;       /* slots */
 	uint32_t jobs;       /* first job on it */
 	double lent_since_s;
+	uint32_t leaving;    /* version of its owner's pending wait */
 	double next_leave_s; /* clairvoyant: when this lent time ends */
 	double hazard_at_s;  /* when placement_node.hazard_per_s was computed */
 	uint32_t position;   /* in the ranking, or NOBODY */
@@ -117,12 +125,16 @@ struct run {
 	struct rng rng;
 	bool queue_dirty;
 	bool counting;                 /* past the history */
+	double research_bytes, research_bps, research_at_s; /* that research asked for */
+	double research_lost;          /* by flows, before the counting started */
 	uint64_t jobs_left;
 	float *leaves;                 /* by machine event, clairvoyant only */
 	int error;
 };
 
 #define NOBODY UINT32_MAX
+/* Whose flow it is, and whether it is a background copy. */
+#define FLOW_OF(job, copy) ((job) << 1 | (uint32_t)(copy))
 
 /* run.c */
 void run_push(struct run *r, double t_s, enum run_event_kind kind, uint32_t subject,
@@ -144,7 +156,8 @@ void job_saved(struct run *r, uint32_t job);
 void job_flow_end(struct run *r, uint32_t flow);
 void job_deadline(struct run *r, uint32_t job);
 void job_image_gone(struct run *r, uint32_t node);
-void job_settle(struct run *r, struct sim_job *j);
+void job_copy(struct run *r, uint32_t job);
+void job_copy_to(struct run *r, uint32_t job, uint32_t to, double bytes);
 
 /* run_plan.c */
 void plan_tick(struct run *r);
@@ -153,8 +166,9 @@ void plan_moves(struct run *r, const uint32_t *jobs, size_t count, double window
 void plan_floors(struct run *r);
 void plan_checkpoint(struct run *r, uint32_t job);
 void plan_room(struct run *r, uint32_t node);
+void plan_room_off(struct run *r, uint32_t node);
 double plan_interval(struct run *r, uint32_t job);
 void plan_home(struct run *r, uint32_t job);
-double plan_copy_bps(struct run *r, uint32_t from, uint32_t to);
+double plan_copy_limit(struct run *r, const uint32_t *path, int count);
 
 #endif

@@ -27,16 +27,6 @@ double job_done_s(const struct sim_job *j, double now_s)
 	return j->done_s + fmax(now_s - from, 0);
 }
 
-/* A copy that was under way and is there by now becomes the durable one. */
-void job_settle(struct run *r, struct sim_job *j)
-{
-	if (j->pending_s < 0 || j->pending_ready_s > r->now_s)
-		return;
-	j->durable_s = j->pending_s;
-	j->image_at = r->system->store == STORE_PEER ? j->home : store(r);
-	j->pending_s = -1;
-}
-
 static void attach(struct run *r, uint32_t job, uint32_t node)
 {
 	struct sim_job *j = &r->jobs[job];
@@ -83,10 +73,67 @@ static void flow_start(struct run *r, uint32_t job, uint32_t from, uint32_t to, 
 	uint32_t path[NETWORK_PATH_MAX];
 	int links = network_path(&r->world->net, from, to, path);
 	CHECK(links > 0);
-	if (flow_add(&r->flows, r->now_s, fmax(bytes, 1), path, (uint32_t)links, job, &j->flow) < 0)
+	j->floor = 0; /* what an earlier move of this job had says nothing */
+	struct flow_spec spec = { .bytes = fmax(bytes, 1),
+				  .links = path,
+				  .count = (uint32_t)links,
+				  .user = FLOW_OF(job, false) };
+	if (flow_add(&r->flows, r->now_s, &spec, &j->flow) < 0)
 		r->error = -1;
 	r->result->moved_bytes += bytes;
 	run_flows_touched(r);
+}
+
+static void copy_drop(struct run *r, struct sim_job *j)
+{
+	j->copying++;
+	j->pending_s = -1;
+	j->checkpoint_due = false;
+	if (j->copy == FLOW_NONE)
+		return;
+	if (flow_remove(&r->flows, j->copy, r->now_s) < 0)
+		r->error = -1;
+	j->copy = FLOW_NONE;
+	run_flows_touched(r);
+}
+
+/* The copy may leave: ours in the scavenger's class, others' as any traffic. */
+void job_copy(struct run *r, uint32_t job)
+{
+	struct sim_job *j = &r->jobs[job];
+	uint32_t path[NETWORK_PATH_MAX];
+	if (j->node == NOBODY || j->pending_s < 0)
+		return;
+	int links = network_path(&r->world->net, j->node, j->copy_to, path);
+	CHECK(links > 0);
+	bool ours = r->system->store == STORE_PEER;
+	struct flow_spec spec = { .bytes = fmax(j->copy_bytes, 1),
+				  .links = path,
+				  .count = (uint32_t)links,
+				  .user = FLOW_OF(job, true),
+				  .limit = ours ? plan_copy_limit(r, path, links) : 0,
+				  .yields = ours };
+	if (flow_add(&r->flows, r->now_s, &spec, &j->copy) < 0)
+		r->error = -1;
+	r->result->background_bytes += j->copy_bytes;
+	run_flows_touched(r);
+}
+
+/* What is in pending_s goes to a machine, once the image is complete. */
+void job_copy_to(struct run *r, uint32_t job, uint32_t to, double bytes)
+{
+	struct sim_job *j = &r->jobs[job];
+	double pending = j->pending_s;
+	bool due = j->checkpoint_due;
+	copy_drop(r, j);
+	j->pending_s = pending;
+	j->checkpoint_due = due;
+	j->copy_to = to;
+	j->copy_bytes = bytes;
+	if (r->now_s < j->stall_until_s)
+		run_push(r, j->stall_until_s, EVENT_COPY, job, j->copying);
+	else
+		job_copy(r, job);
 }
 
 /* Off its machine (and off the one it was promised). */
@@ -94,6 +141,7 @@ void job_release(struct run *r, uint32_t job)
 {
 	struct sim_job *j = &r->jobs[job];
 	flow_drop(r, j);
+	copy_drop(r, j);
 	if (j->node != NOBODY) {
 		if (j->prev != NOBODY)
 			r->jobs[j->prev].next = j->next;
@@ -199,10 +247,8 @@ void job_compute(struct run *r, uint32_t job)
 	if (r->system->store == STORE_PEER && j->image_at == j->node && j->home != j->node &&
 	    j->home != NETWORK_NONE && j->durable_s > 0) {
 		/* After a move the image lies on this machine alone: out with a copy at once. */
-		double bytes = model(r, job)->image_bytes;
 		j->pending_s = j->durable_s;
-		j->pending_ready_s = r->now_s + bytes / plan_copy_bps(r, j->node, j->home);
-		r->result->background_bytes += bytes;
+		job_copy_to(r, job, j->home, model(r, job)->image_bytes);
 	}
 	if (r->system->notice == NOTICE_TAKEOVER) {
 		/* The next lent machine of the same building computes along. */
@@ -244,7 +290,6 @@ void job_evict(struct run *r, uint32_t job, bool power_off)
 {
 	struct sim_job *j = &r->jobs[job];
 	bool computed = j->state == JOB_RUNNING || j->state == JOB_DYING;
-	job_settle(r, j);
 	if (power_off && j->image_at == j->node && j->durable_s > 0 && j->earlier_s > 0 &&
 	    j->earlier_at != j->node && j->state >= JOB_RUNNING) {
 		/* The newest image went dark with its machine: the one before it serves. */
@@ -261,7 +306,6 @@ void job_evict(struct run *r, uint32_t job, bool power_off)
 	}
 	if (isnan(j->stopped_s))
 		j->stopped_s = r->now_s;
-	j->pending_s = -1;
 	job_release(r, job);
 	j->done_s = j->durable_s;
 	if (j->durable_s <= 0)
@@ -274,10 +318,10 @@ void job_checkpoint(struct run *r, uint32_t job)
 	struct sim_job *j = &r->jobs[job];
 	const struct world_model *m = model(r, job);
 	double done = job_done_s(j, r->now_s);
-	job_settle(r, j);
-	if (j->pending_s >= 0) { /* the copy before has not arrived: newer state supersedes it
-				  * only if it would never arrive; wait for it */
-		run_push(r, j->pending_ready_s + 1e-3, EVENT_CHECKPOINT, job, ++j->check);
+	if (j->pending_s >= 0) { /* the copy before has not arrived: newer state would supersede
+				  * it, and perhaps none would ever arrive; wait for it */
+		j->checkpoint_due = true;
+		j->check++;
 		return;
 	}
 	j->done_s = done;
@@ -293,8 +337,7 @@ void job_checkpoint(struct run *r, uint32_t job)
 		if (r->system->store == STORE_PEER && j->image_at == to)
 			bytes *= m->delta;
 		j->pending_s = done;
-		j->pending_ready_s = j->stall_until_s + bytes / plan_copy_bps(r, j->node, to);
-		r->result->background_bytes += bytes;
+		job_copy_to(r, job, to, bytes);
 	}
 	j->accrued = 0;
 	j->accrued_at_s = r->now_s;
@@ -307,7 +350,6 @@ void job_checkpoint(struct run *r, uint32_t job)
 static void freeze(struct run *r, uint32_t job)
 {
 	struct sim_job *j = &r->jobs[job];
-	job_settle(r, j);
 	j->done_s = job_done_s(j, r->now_s);
 	j->at_s = j->stall_until_s = r->now_s;
 	account_run(r, job);
@@ -324,7 +366,7 @@ static void begin_save(struct run *r, uint32_t job)
 	if (r->counting)
 		r->result->stalled_s += m->save_s * spec(r, job)->slots;
 	run_push(r, r->now_s + m->save_s, EVENT_SAVED, job, j->version);
-	run_push(r, j->deadline_s, EVENT_DEADLINE, job, j->version);
+	run_push(r, j->deadline_s + r->system->late_s, EVENT_DEADLINE, job, j->version);
 }
 
 static bool takeover(struct run *r, uint32_t job)
@@ -337,7 +379,6 @@ static bool takeover(struct run *r, uint32_t job)
 	freeze(r, job);
 	j->durable_s = j->done_s;
 	j->image_at = p;
-	j->pending_s = -1;
 	job_release(r, job);
 	if (r->nodes[p].free >= spec(r, job)->slots) {
 		slots_take(r, p, spec(r, job)->slots);
@@ -397,12 +438,12 @@ static bool notice_one(struct run *r, uint32_t job, double window_s)
 		break;
 	}
 	j->deadline_s = r->now_s + fmin(window_s, s->grace_s);
-	if (j->deadline_s <= r->now_s) {
+	if (j->deadline_s + s->late_s <= r->now_s) {
 		job_evict(r, job, false);
 		return false;
 	}
 	j->state = JOB_DYING;
-	run_push(r, j->deadline_s, EVENT_DEADLINE, job, j->version);
+	run_push(r, j->deadline_s + s->late_s, EVENT_DEADLINE, job, j->version);
 	return false;
 }
 
@@ -469,7 +510,6 @@ static void arrived(struct run *r, uint32_t job)
 		j->earlier_at = j->node;
 	}
 	j->durable_s = j->done_s;
-	j->pending_s = -1;
 	j->image_at = move ? dest : store(r);
 	if (r->counting) {
 		r->result->windows[j->window_class].saved++;
@@ -485,10 +525,26 @@ static void arrived(struct run *r, uint32_t job)
 	plan_floors(r);
 }
 
+/* A background copy has arrived: it is the durable image now. */
+static void copied(struct run *r, uint32_t job)
+{
+	struct sim_job *j = &r->jobs[job];
+	bool due = j->checkpoint_due;
+	j->durable_s = j->pending_s;
+	j->image_at = j->copy_to;
+	copy_drop(r, j);
+	if (due && j->state == JOB_RUNNING)
+		job_checkpoint(r, job);
+}
+
 void job_flow_end(struct run *r, uint32_t flow)
 {
-	uint32_t job = r->flows.items.data[flow].user;
+	uint32_t user = r->flows.items.data[flow].user, job = user >> 1;
 	struct sim_job *j = &r->jobs[job];
+	if (user & 1) {
+		copied(r, job);
+		return;
+	}
 	flow_drop(r, j);
 	if (j->state == JOB_MOVING) {
 		arrived(r, job);
@@ -531,7 +587,6 @@ void job_image_gone(struct run *r, uint32_t node)
 		struct sim_job *j = &r->jobs[job];
 		if (j->state != JOB_RUNNING || j->home != node)
 			continue;
-		job_settle(r, j);
 		plan_home(r, job);
 		if (j->home == node || j->home == NETWORK_NONE)
 			continue;
@@ -539,10 +594,12 @@ void job_image_gone(struct run *r, uint32_t node)
 		 * is there, the old image waits on the machine that is off. */
 		if (j->image_at == node && j->durable_s > 0) {
 			j->pending_s = j->durable_s;
-			j->pending_ready_s = r->now_s + model(r, job)->image_bytes /
-								plan_copy_bps(r, j->node, j->home);
-		} else if (j->pending_s >= 0) {
-			j->pending_s = -1; /* it went to the machine that is gone */
+			job_copy_to(r, job, j->home, model(r, job)->image_bytes);
+		} else if (j->pending_s >= 0 && j->copy_to == node) {
+			bool due = j->checkpoint_due;
+			copy_drop(r, j); /* it went to the machine that is gone */
+			if (due)
+				job_checkpoint(r, job);
 		}
 	}
 	r->nodes[node].homed.count = 0;

@@ -46,7 +46,7 @@ static void place_refresh(struct run *r, uint32_t node)
 	for (int i = 0; i < HORIZON_STEPS; i++)
 		sum += ahead[i];
 	p->hazard_per_s = sum / HORIZON_STEPS;
-	p->room_shock = r->system->constant_hazard ? 0 :
+	p->room_shock = r->system->constant_hazard || r->system->rooms_blind ? 0 :
 						     hazard_room_shock(r->hazard, node, r->now_s);
 	r->nodes[node].hazard_at_s = r->now_s;
 }
@@ -120,6 +120,8 @@ static void prices_make(struct run *r)
 			int k = network_path(net, node, r->jobs[j].home, paths[count]);
 			if (k <= 0)
 				continue;
+			if (r->system->topology_blind)
+				k = 1;
 			jobs[count] = (struct interval_job){
 				.weight = spec(r, j)->slots,
 				.stall_s = model(r, j)->save_s,
@@ -154,14 +156,13 @@ void plan_tick(struct run *r)
 	}
 }
 
-double plan_copy_bps(struct run *r, uint32_t from, uint32_t to)
+/* Copies never take more than their share of what is free on the way. */
+double plan_copy_limit(struct run *r, const uint32_t *path, int count)
 {
-	uint32_t path[NETWORK_PATH_MAX];
-	int n = network_path(&r->world->net, from, to, path);
-	double share = r->system->store == STORE_PEER ? r->world->background : 1, bps = 1e12;
-	for (int k = 0; k < n; k++) {
+	double bps = 1e12;
+	for (int k = 0; k < count; k++) {
 		const struct network_link *l = &r->world->net.links[path[k]];
-		bps = fmin(bps, (l->capacity_bps - l->research_bps) * share);
+		bps = fmin(bps, (l->capacity_bps - l->research_bps) * r->world->background);
 	}
 	return fmax(bps, 1);
 }
@@ -385,7 +386,7 @@ static struct transfer transfer_now(const struct run *r, uint32_t job)
 
 void plan_moves(struct run *r, const uint32_t *jobs, size_t count, double window_s)
 {
-	uint32_t rank[2 * CANDIDATES];
+	uint32_t rank[2 * CANDIDATES + 1];
 	struct placement_job p[64];
 	struct placement answers[64];
 	struct placement_have have[64];
@@ -399,9 +400,9 @@ void plan_moves(struct run *r, const uint32_t *jobs, size_t count, double window
 		running[i] = transfer_now(r, r->moving.data[i]);
 	config.rank = rank;
 	config.rank_count = candidates(r, 1, rank);
+	rank[config.rank_count++] = r->world->server; /* to stage on, where nobody has a slot */
 	for (size_t i = 0; i < count; i++) {
 		struct sim_job *j = &r->jobs[jobs[i]];
-		job_settle(r, j);
 		p[i] = ask(r, jobs[i]);
 		p[i].source = j->node;
 		p[i].window_s = window_s;
@@ -460,20 +461,30 @@ void plan_floors(struct run *r)
 	free(a);
 }
 
+static double path_budget(const struct run *r, uint32_t from, uint32_t to)
+{
+	uint32_t path[NETWORK_PATH_MAX];
+	int n = network_path(&r->world->net, from, to, path);
+	double bps = INFINITY;
+	for (int k = 0; k < (r->system->topology_blind ? MIN(n, 1) : n); k++)
+		bps = fmin(bps, network_budget_bps(&r->world->net.links[path[k]]));
+	return bps;
+}
+
 /* Rate of losing work, now: reclaims that the window does not cover, and power-offs. */
 static double rate_eff(struct run *r, uint32_t job, double *ret_scale)
 {
 	const struct sim_job *j = &r->jobs[job];
 	const struct world_model *m = model(r, job);
 	const struct world_node *n = &r->world->nodes.data[j->node];
-	const struct network_link *up = &r->world->net.links[r->world->net.node_up[j->node]];
+	uint32_t to = j->home == NETWORK_NONE || j->home == j->node ? r->world->server : j->home;
 	struct interval_job q = {
 		.weight = 1,
 		.stall_s = m->save_s,
 		.save_s = m->save_s,
 		.bytes_full = m->image_bytes,
 		.bytes_delta = m->image_bytes,
-		.path_bps = network_budget_bps(up),
+		.path_bps = path_budget(r, j->node, to),
 		.windows_s = &n->window_s,
 		.windows_count = r->system->deadline_blind ? 0 : 1,
 	};
@@ -492,7 +503,7 @@ static double cost_s(const struct run *r, uint32_t job)
 	uint32_t path[NETWORK_PATH_MAX];
 	if (j->home != NETWORK_NONE && j->home != j->node) {
 		int n = network_path(&r->world->net, j->node, j->home, path);
-		for (int k = 0; k < n; k++)
+		for (int k = 0; k < (r->system->topology_blind ? MIN(n, 1) : n); k++)
 			price += r->prices[path[k]];
 	}
 	cost += model(r, job)->image_bytes * model(r, job)->delta * price / spec(r, job)->slots;
@@ -509,6 +520,8 @@ void plan_checkpoint(struct run *r, uint32_t job)
 {
 	struct sim_job *j = &r->jobs[job];
 	double stall = model(r, job)->save_s, in = INFINITY;
+	if (j->checkpoint_due)
+		return; /* as soon as the copy before it has arrived */
 	if (spec(r, job)->interval_s > 0 && r->system->interval != EVERY_NEVER) {
 		in = spec(r, job)->interval_s;
 	} else if (r->system->interval == EVERY_FIXED) {
@@ -547,7 +560,8 @@ static bool rate_moved(struct run *r, uint32_t job)
 /* A reclaim in the room: the neighbours' rates have just changed. */
 void plan_room(struct run *r, uint32_t node)
 {
-	if (r->system->interval != EVERY_POLICY || r->system->constant_hazard)
+	if (r->system->interval != EVERY_POLICY || r->system->constant_hazard ||
+	    r->system->rooms_blind)
 		return;
 	uint32_t room = r->world->nodes.data[node].room;
 	for (uint32_t k = r->room_first[room]; k < r->room_first[room + 1]; k++) {
@@ -557,6 +571,37 @@ void plan_room(struct run *r, uint32_t node)
 		for (uint32_t job = r->nodes[other].jobs; job != NOBODY; job = r->jobs[job].next)
 			if (r->jobs[job].state == JOB_RUNNING && rate_moved(r, job))
 				plan_checkpoint(r, job);
+	}
+}
+
+/*
+ * A machine of the room went off. Others may follow within seconds, without
+ * notice: whoever has more at stake than a checkpoint costs saves now.
+ */
+void plan_room_off(struct run *r, uint32_t node)
+{
+	if (r->system->interval != EVERY_POLICY || r->system->constant_hazard ||
+	    r->system->rooms_blind)
+		return;
+	uint32_t room = r->world->nodes.data[node].room;
+	for (uint32_t k = r->room_first[room]; k < r->room_first[room + 1]; k++) {
+		uint32_t other = r->room_nodes[k];
+		for (uint32_t job = other == node ? NOBODY : r->nodes[other].jobs; job != NOBODY;
+		     job = r->jobs[job].next) {
+			const struct sim_job *j = &r->jobs[job];
+			const struct world_model *m = model(r, job);
+			uint32_t path[NETWORK_PATH_MAX];
+			if (j->state != JOB_RUNNING || j->checkpoint_due || spec(r, job)->interval_s > 0 ||
+			    j->home == NETWORK_NONE || j->home == other)
+				continue;
+			int n = network_path(&r->world->net, other, j->home, path);
+			double bytes = m->image_bytes * (j->image_at == j->home ? m->delta : 1);
+			double takes = m->save_s + bytes / plan_copy_limit(r, path, n);
+			double p = hazard_off_group(r->hazard, other, r->now_s, takes);
+			double safe = j->pending_s >= 0 ? j->pending_s : j->durable_s;
+			if (!interval_skip(p, job_done_s(j, r->now_s) - safe, 0, cost_s(r, job)))
+				job_checkpoint(r, job);
+		}
 	}
 }
 
@@ -599,7 +644,7 @@ void plan_home(struct run *r, uint32_t job)
 		if (node == j->node || (j->gpu_type && r->places[node].gpu_type != j->gpu_type))
 			continue;
 		double score = off_refresh(r, node) + 0.1 * r->places[node].hazard_per_s +
-			       (r->world->nodes.data[node].room == room ? 1e-5 : 0);
+			       (!r->system->rooms_blind && r->world->nodes.data[node].room == room ? 1e-5 : 0);
 		if (score < best_score * 0.95) {
 			best_score = score;
 			best = node;

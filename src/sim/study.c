@@ -256,6 +256,7 @@ METRIC(used, r->used_s / r->lent_s)
 METRIC(interruptions, r->interruptions)
 METRIC(broken, r->promises_broken)
 METRIC(jobs_done, r->jobs_done)
+METRIC(background_lost, r->background_lost_share)
 
 static const struct {
 	const char *name;
@@ -267,7 +268,7 @@ static const struct {
 	{ "lost_power_off_share", lost_off }, { "stalled_share", stalled },
 	{ "redundant_share", redundant },   { "used_share", used },
 	{ "interruptions", interruptions }, { "promises_broken", broken },
-	{ "jobs_done", jobs_done },
+	{ "jobs_done", jobs_done },	    { "background_lost_share", background_lost },
 };
 
 static json_t *windows_json(const struct study *s, size_t system)

@@ -28,13 +28,16 @@ struct system {
 	enum system_store store;
 	double fixed_s;      /* EVERY_FIXED */
 	double grace_s;      /* NOTICE_IGNORE, NOTICE_SAVE: cut to the owner's window */
+	double late_s;       /* from the end of the grace until the guest is gone */
 	double requeue_s;    /* from gone to eligible again */
 	double start_s;      /* from eligible to started, with a machine free */
 	bool behind;         /* goes on as a new job, behind those that wait */
 	double redundancy;   /* computing done twice, share */
 	bool planned;        /* places by policy/placement.h; else first machine that fits */
 	bool oracle;         /* knows the rates (hindsight), not the instants */
-	bool constant_hazard, topology_blind, deadline_blind; /* ablations */
+	bool constant_hazard, deadline_blind; /* ablations */
+	bool topology_blind; /* knows no link but a machine's own */
+	bool rooms_blind;    /* nor which machines stand in one room */
 };
 
 extern const struct system systems[];
