@@ -486,6 +486,7 @@ static void on_job(struct engine *e, struct enode *n, const struct control_job *
 	case CONTROL_JOB_MOVING:
 		if (!j->stopped_ns)
 			j->stopped_ns = now_ns;
+		gang_settle(e, j, now_ns);
 		break;
 	case CONTROL_JOB_ENDED:
 		ejob_ended(e, j, (enum control_end)m->end, m->status, m->reason, now_ns);

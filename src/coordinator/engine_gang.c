@@ -96,6 +96,11 @@ bool gang_has_durable(struct engine *e, const struct ejob *j, const struct ejob_
 	return im->digest[0] && count == j->ranks;
 }
 
+static bool is_newer(const struct ejob_image *a, const struct ejob_image *b)
+{
+	return a->digest[0] && (!b->digest[0] || a->epoch > b->epoch || (a->epoch == b->epoch && a->seq > b->seq));
+}
+
 #define KINDS 3
 static const struct ejob_image *image_of(const struct ejob *j, size_t kind)
 {
@@ -116,9 +121,15 @@ static const struct ejob_image *find_commit(struct engine *e, const struct ejob 
 static int choose_commit(struct engine *e, struct ejob *const *ranks, struct enode *const *nodes,
 			 size_t count, size_t pass, const struct ejob_image **ret)
 {
-	const struct ejob_image *last = NULL;
+	const struct ejob_image *last = NULL, *order[KINDS];
 	for (size_t k = 0; k < KINDS; k++) {
-		const struct ejob_image *like = image_of(ranks[0], k);
+		size_t at = k;
+		for (; at > 0 && is_newer(image_of(ranks[0], k), order[at - 1]); at--)
+			order[at] = order[at - 1];
+		order[at] = image_of(ranks[0], k);
+	}
+	for (size_t k = 0; k < KINDS; k++) {
+		const struct ejob_image *like = order[k];
 		size_t have = 0;
 		if (last && same_commit(last, like))
 			continue;
@@ -280,7 +291,7 @@ void gang_ended(struct engine *e, struct ejob *j, enum control_end end, int stat
 	j->gang_end = end;
 	j->exit_status = status;
 	/* The image that it began from is still the newest where nothing came after it. */
-	if (!j->saved.digest[0] && j->from.digest[0])
+	if (!j->saved.digest[0] && is_newer(&j->from, &j->durable))
 		j->saved = j->from;
 	if (end == CONTROL_END_DONE) {
 		(void)snprintf(j->reason, sizeof(j->reason), "this rank has finished");
@@ -488,8 +499,10 @@ void gang_settle(struct engine *e, struct ejob *j, uint64_t now_ns)
 		char why[200];
 		bool late = m->gang_noticed &&
 			    now_ns >= m->notice_deadline_ns + e->config.lease_margin_ms * NS_PER_MS;
-		/* Who must leave has left, and this one waits for nothing but the next start. */
-		bool waits = gone && m->gang_noticed && m->saved_final && !somebody_has_time;
+		/* Who must leave has left, and this one waits for nothing but the next start: its last
+		 * image was final when it was taken, or it stands still behind it since. */
+		bool saved = m->saved_final || m->inc_state == CONTROL_JOB_MOVING;
+		bool waits = gone && m->gang_noticed && saved && !somebody_has_time;
 		if (!m->alive || m->notice_id[0] || now_ns < m->gang_stop_ns ||
 		    !(late || waits || (gone && !is_leaving(m))))
 			continue;

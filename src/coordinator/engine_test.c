@@ -733,7 +733,9 @@ static void test_one_reclaim_moves_one_rank_and_restarts_all(void **state)
 	assert_int_equal(m->notice.remaining_ms, 5000);
 	assert_null(last(n1, CONTROL_MOVE));
 	saved_as(n0, "g", 1, 1, IMG_A, "step-5", true);
-	saved_as(n1, "g.1", 1, 1, IMG_B, "step-5", true);
+	/* One that polls is made to stand still after its commit: that is how its image is the last. */
+	saved_as(n1, "g.1", 1, 1, IMG_B, "step-5", false);
+	sayf(n1, "{\"type\":\"job\",\"job\":\"g.1\",\"epoch\":\"1\",\"state\":\"moving\"}");
 	assert_null(last(n1, CONTROL_STOP)); /* while the owner may still change his mind */
 	received(third, "g", 1, 1, IMG_A);
 	ended(n0, "g", 1, "reclaimed", 0);

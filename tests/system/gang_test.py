@@ -224,4 +224,5 @@ def gang_takes_a_cut_as_a_reclaim(lab):
 
 if __name__ == "__main__":
     main([gang_is_reclaimed_again_and_again, gang_says_nothing_in_clear,
-          gang_takes_a_cut_as_a_reclaim, gang_result_is_that_of_an_undisturbed_run], need_root=True)
+          gang_takes_a_cut_as_a_reclaim, gang_result_is_that_of_an_undisturbed_run],
+         scenario=str(pathlib.Path(__file__).resolve().parent / "gang.yaml"), need_root=True)
