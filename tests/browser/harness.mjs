@@ -26,13 +26,13 @@ export async function until(what, ms, why) {
 }
 
 export class Map {
-	// args: what follows `reclaim map`
-	constructor(reclaim, args, input) {
+	// args: what follows `reclaim map`; door: how volunteers come
+	constructor(reclaim, args, input, door = ['--here']) {
 		this.dir = fs.mkdtempSync(path.join(os.tmpdir(), 'reclaim-map-'))
 		this.urlFile = path.join(this.dir, 'url')
 		this.out = ''
 		this.err = ''
-		this.child = spawn(reclaim, ['map', '--here', '--no-qr', '--url-file', this.urlFile, ...args], { stdio: ['pipe', 'pipe', 'pipe'] })
+		this.child = spawn(reclaim, ['map', ...door, '--no-qr', '--url-file', this.urlFile, ...args], { stdio: ['pipe', 'pipe', 'pipe'] })
 		started.add(this.child)
 		this.child.stdout.on('data', (d) => { this.out += d })
 		this.child.stderr.on('data', (d) => { this.err += d })

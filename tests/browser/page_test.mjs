@@ -2,8 +2,9 @@
 // The volunteer page in real Chromium: join, compute, pause, leave, error states; inner pages that
 // close; pages and native volunteers at once. usage: page_test.mjs RECLAIM EXAMPLES BUILD SHOTS
 import assert from 'node:assert'
-import { spawn } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
 import fs from 'node:fs'
+import http from 'node:http'
 import path from 'node:path'
 import { Map, launch, open, state, stats, until } from './harness.mjs'
 
@@ -166,6 +167,36 @@ await test('an inner page with children closes: all compute again', async () => 
 	await shot(rest[0], '10-after-repair')
 	await map.stop()
 	for (const p of rest) await p.close()
+})
+
+await test('a page that comes through the coordinator', async () => {
+	const dir = fs.mkdtempSync('/tmp/reclaim-carried-'), at = (name) => path.join(dir, name)
+	const coordinator = path.join(build, 'src/coordinator/reclaim-coordinator'), quiet = { stdio: 'ignore' }
+	execFileSync('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-subj', '/CN=localhost',
+		'-addext', 'subjectAltName=DNS:localhost', '-keyout', at('key'), '-out', at('cert')], quiet)
+	const server = http.createServer().listen(0, '127.0.0.1')
+	const port = await new Promise((r) => server.on('listening', () => r(server.address().port)))
+	await new Promise((r) => server.close(r))
+	execFileSync(coordinator, ['init', '--dir', at('state'), '--campus', 'test', '--admin', at('admin'), '--address', `127.0.0.1:${port}`], quiet)
+	fs.writeFileSync(at('config'), `public: {name: localhost, cert: ${at('cert')}, key: ${at('key')}}\n`)
+	const served = spawn(coordinator, ['serve', '--dir', at('state'), '--config', at('config'), '--listen', `127.0.0.1:${port}`], { stdio: 'ignore' })
+	const context = await browser.newContext({ ignoreHTTPSErrors: true })
+	process.env.RECLAIM_IDENTITY = at('admin')
+	try {
+		const map = new Map(reclaim, [fn('collatz.js'), '0..4'], undefined, [])
+		const page = await open(browser, await map.url(), { context })
+		await until(async () => /^direct/.test(await page.textContent('#via')), 30000, 'a direct channel')
+		assert.equal(await map.ended, 0, map.err)
+		assert.equal(map.lines().length, 5)
+		await until(async () => (await state(page)) === 'done', 5000, 'the end')
+		assert.deepEqual(page.errors, undefined)
+	} finally {
+		delete process.env.RECLAIM_IDENTITY
+		await context.close()
+		served.kill('SIGTERM')
+		await new Promise((r) => served.on('close', r))
+		fs.rmSync(dir, { recursive: true })
+	}
 })
 
 await test('on a phone', async () => {
