@@ -4,10 +4,11 @@
  *
  * reclaim_floor: for a rate that the schedule has granted. It sends at
  * SO_MAX_PACING_RATE whatever the queues on the way do: a window of two round
- * trips at that rate, so that loss costs no time. What it sends again counts
- * as sent, so others keep what is beside the floor. When a busy machine or a
- * late timer made it fall behind, it catches up at an eighth more, for at most
- * half a second's worth. It neither probes for more nor gives way to loss,
+ * trips at that rate, so that loss costs no time. The grant is of what arrives:
+ * what a full queue drops never crosses the link behind it, so sending it again
+ * takes nothing from others there. Whenever less arrived than was granted, for
+ * loss, a busy machine or a late timer, it catches up at an eighth more, for at
+ * most half a second's worth. It neither probes for more nor gives way to loss,
  * which is what a floor means; if more than a quarter
  * is lost the grant was wrong for this path, and it halves, at most to an
  * eighth. Without SO_MAX_PACING_RATE nothing was granted: then it is Reno.
@@ -97,7 +98,7 @@ struct floor {
 	__u32 delivered, lost; /* when it began */
 	__u32 eighths;   /* of the granted rate that are sent */
 	__u64 began_ns;
-	__u64 behind;    /* bytes that the grant was ahead of what was sent */
+	__u64 behind;    /* bytes that the grant was ahead of what arrived */
 	__u32 acked_to;  /* Reno: tp->delivered that is accounted for */
 	__u32 acked;     /* Reno: towards the next packet of window */
 };
@@ -120,7 +121,7 @@ void BPF_PROG(floor_init, struct sock *sk)
 /* Before floor_round() moves on to the next one. */
 static __always_inline void floor_behind(struct floor *f, const struct tcp_sock *tp, __u64 rate)
 {
-	__u64 sent = (__u64)(tp->delivered - f->delivered + tp->lost - f->lost) * tp->mss_cache;
+	__u64 arrived = (__u64)(tp->delivered - f->delivered) * tp->mss_cache;
 	__u64 now = bpf_ktime_get_ns(), elapsed = now - f->began_ns;
 
 	f->began_ns = now;
@@ -131,7 +132,7 @@ static __always_inline void floor_behind(struct floor *f, const struct tcp_sock 
 	if (elapsed > 1000000000)
 		elapsed = 1000000000;
 	f->behind += rate / 1024 * (elapsed / 1024) / (1000000000 / 1024 / 1024);
-	f->behind = f->behind > sent ? f->behind - sent : 0;
+	f->behind = f->behind > arrived ? f->behind - arrived : 0;
 	if (f->behind > rate / 2)
 		f->behind = rate / 2;
 }
