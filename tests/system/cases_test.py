@@ -6,7 +6,7 @@ import os
 import subprocess
 import time
 
-from labkit import check, main, number, step_of, wait_for
+from labkit import Skip, check, final, main, number, step_of, wait_for
 
 SMALL = ["--width", "32", "--layers", "1", "--context", "16"]
 
@@ -187,6 +187,42 @@ def case_13_no_destination(lab):
     check(number(lab.job(job)["failures"]) == 0, "counted as a failure")
 
 
+def case_14_no_room_to_restore(lab):
+    """The restore fails at the destination for want of room: elsewhere, from the same image."""
+    if os.geteuid() != 0:
+        raise Skip("a full disk for one folder needs root")
+    job = lab.submit(["train", "--width", "128", "--layers", "3", "--steps", "4000", "--every", "0",
+                      "--pace", "60ms"], name="no-room")
+    j = lab.wait_state(job, "running")
+    lab.wait_step(job, 20)
+    epoch = number(j["epoch"])
+    back = lab.start_owner(j["node"], "back", "--in", "20s")
+    second = wait_for("a destination", lambda: next(
+        (g["to"] for g in lab.ask(j["node"]).get("guests", []) if g.get("to")), None), 15, 0.01)
+    # The program fits, its checkpoint does not.
+    folder = os.path.join(lab.map["machines"][second]["state"], "jobs", job)
+    os.makedirs(folder, exist_ok=True)
+    room = os.path.getsize(lab.train) + (1 << 20)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=%d" % room, "tmpfs", folder], check=True)
+    try:
+        check(back.wait(timeout=40) == 0, "back: %s" % back.stdout.read())
+        third = [m for m in lab.machines if m not in (j["node"], second)]
+        now = wait_for("it runs on a third machine", lambda: (
+            lambda n: n["state"] == "running" and n["node"] in third and n)(lab.job(job)), 40)
+        check(number(now["failures"]) == 0, "counted as a failure")
+        tried, other = now["moves"][-2:]
+        check(tried["to"] == second and other["cause"] == "not-started" and other["from"] == second,
+              "the first destination was not tried: %s" % now["moves"])
+        check(tried["image"] == other["image"], "another image: %s" % now["moves"])
+        moved_on(lab, job, epoch)
+        check(later(lab, job, epoch)[0]["epoch"] == number(now["epoch"]), "it computed in between")
+        check(resumed(lab, job, epoch) == last_of(lab, job, epoch), "steps were redone")
+    finally:
+        lab.admin("cancel", job, ok=False)
+        wait_for("the job is over", lambda: final(lab.job(job)["state"]))
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
 def case_17_destination_reclaimed(lab):
     """The destination is itself taken back while it receives or restores: a third machine."""
     job = lab.submit(["train", "--width", "128", "--layers", "3", "--steps", "4000", "--every", "0",
@@ -271,5 +307,6 @@ def case_19_wait_across_moves(lab):
 if __name__ == "__main__":
     main([case_03_shell_without_exec, case_08_commit_after_notice, case_09_before_any_checkpoint,
           case_10_reclaims_are_no_failures, case_11_free_is_proven, case_12_slow_save,
-          case_13_cancelled, case_13_no_destination, case_17_destination_reclaimed, case_18_pause_survives,
+          case_13_cancelled, case_13_no_destination, case_14_no_room_to_restore,
+          case_17_destination_reclaimed, case_18_pause_survives,
           case_19_wait_across_moves])
