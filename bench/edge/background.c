@@ -29,6 +29,7 @@
 
 #define FLOOR_SHARE 0.6
 #define SETTLE_S 3.0
+#define FCT_LIMIT 2.0        /* as a test: a p99 of a few hundred flows says no more */
 #define DEADLINE_SLACK_S 2.0 /* start, handshakes, fsync at the far end */
 
 struct options {
@@ -37,6 +38,8 @@ struct options {
 	double seconds, short_load, short_scale;
 	int rounds, moves, large_moves, flows;
 	unsigned systems; /* bits 1 << enum move_system */
+	unsigned move_mib;
+	double loss_limit; /* as a test: more throughput lost, or a deadline missed, is a failure */
 	const char *sizes, *congestion, *only, *build;
 };
 
@@ -125,6 +128,7 @@ struct bench {
 	struct machine a, b;
 	struct moves moves;
 	double base_bps; /* what research gets alone, before anything else is measured */
+	bool failed;
 };
 
 /* with: research beside the move; alone: research without. granted: what the move may take. */
@@ -132,7 +136,7 @@ static void background(struct bench *b, const char *name, enum move_system syste
 		       enum traffic_class class, double granted_bps)
 {
 	struct times with = { 0 }, alone = { 0 };
-	double with_sum = 0, alone_sum = 0, moved = 0;
+	double with_sum = 0, alone_sum = 0, moved = 0, lost, fct;
 	const char *label = move_system_names[system];
 
 	for (int round = 0; round < b->o.rounds; round++)
@@ -158,12 +162,14 @@ static void background(struct bench *b, const char *name, enum move_system syste
 				moving ? "with " : "alone", (s.bulk_bps + s.short_bps) / 1e6, s.bulk_bps / 1e6,
 				s.core_bps / 1e6);
 		}
-	print_metric(name, label, "throughput_lost",
-		     1.0 - with_sum / (alone_sum - granted_bps * b->o.rounds), "share", (size_t)b->o.rounds);
+	lost = 1.0 - with_sum / (alone_sum - granted_bps * b->o.rounds);
+	b->failed |= b->o.loss_limit > 0 && !(lost < b->o.loss_limit);
+	print_metric(name, label, "throughput_lost", lost, "share", (size_t)b->o.rounds);
 	print_metric(name, label, "beside_mbps", moved / b->o.rounds / 1e6, "Mbit/s", (size_t)b->o.rounds);
 	if (b->o.sizes) {
-		print_metric(name, label, "fct_p99_ratio", quantile(&with, 0.99) / quantile(&alone, 0.99),
-			     "ratio", with.count);
+		fct = quantile(&with, 0.99) / quantile(&alone, 0.99);
+		b->failed |= b->o.loss_limit > 0 && class == TRAFFIC_SCAVENGER && !(fct < FCT_LIMIT);
+		print_metric(name, label, "fct_p99_ratio", fct, "ratio", with.count);
 		print_metric(name, label, "fct_p50_ratio", quantile(&with, 0.5) / quantile(&alone, 0.5),
 			     "ratio", with.count);
 	}
@@ -211,6 +217,7 @@ static void deadlines(struct bench *b, enum move_system system, uint64_t bytes, 
 			move_end(&b->moves, &m[i]);
 		done += running;
 	}
+	b->failed |= b->o.loss_limit > 0 && met < moves;
 	print_metric("deadline", label, metric, (double)met / moves, "share", (size_t)moves);
 	print_metric("deadline", label, "slowest_share_of_window", worst / window, "share", (size_t)moves);
 }
@@ -227,18 +234,21 @@ static bool able(const struct bench *b, enum move_system system)
 static void cases(struct bench *b, enum move_system system)
 {
 	const char *only = b->o.only;
+	uint64_t bytes = (uint64_t)b->o.move_mib << 20;
 	bool all = !only;
 
-	if (all || strncmp(only, "background", 10) == 0) /* so much that no stretch sees its end */
-		CHECK(moves_prepare(&b->moves, 0, UINT64_C(1) << 30) == 0);
+	/* So much that no stretch sees its end. */
+	if (all || strncmp(only, "background", 10) == 0)
+		CHECK(moves_prepare(&b->moves, 0,
+				    (uint64_t)((double)b->o.core_bps / 8 * (b->o.seconds + SETTLE_S + 1))) == 0);
 	if (all || strcmp(only, "background_staging") == 0)
 		background(b, "background_staging", system, TRAFFIC_SCAVENGER, 0);
 	if (system != MOVE_RSYNC && (all || strcmp(only, "background_deadline") == 0))
 		background(b, "background_deadline", system, TRAFFIC_DEADLINE, FLOOR_SHARE * b->base_bps);
 	for (int site = 0; site < 2 && (all || strcmp(only, "deadline") == 0); site++)
-		CHECK(moves_prepare(&b->moves, site, UINT64_C(256) << 20) == 0);
+		CHECK(moves_prepare(&b->moves, site, bytes) == 0);
 	if (all || strcmp(only, "deadline") == 0)
-		deadlines(b, system, UINT64_C(256) << 20, system == MOVE_RSYNC ? MIN(b->o.moves, 10) : b->o.moves,
+		deadlines(b, system, bytes, system == MOVE_RSYNC ? MIN(b->o.moves, 10) : b->o.moves,
 			  "deadlines_met");
 }
 
@@ -266,7 +276,7 @@ static int run(struct bench *b)
 
 	if (why) {
 		fprintf(stderr, "skipped: background: %s\n", why);
-		return 0;
+		return b->o.loss_limit > 0 ? 77 : 0;
 	}
 	CHECK(mkdtemp(dir) != NULL);
 	why = moves_init(&b->moves, dir, b->o.build, b->campus.site[SITE_C]);
@@ -293,20 +303,20 @@ static int run(struct bench *b)
 	CHECK(net_run_in(b->a.ns, machine_close, &b->a) == 0);
 	CHECK(net_run_in(b->b.ns, machine_close, &b->b) == 0);
 	bench_campus_done(&b->campus);
-	return dir_remove_all(dir) < 0;
+	return dir_remove_all(dir) < 0 || b->failed;
 }
 
 int main(int argc, char **argv)
 {
 	struct bench b = { .o = { .core_bps = UINT64_C(500000000), .queue_bytes = 1u << 20, .seconds = 10,
 				  .short_load = 0.1, .short_scale = 0.1, .rounds = 4, .moves = 100,
-				  .large_moves = 3, .flows = 20, .congestion = "cubic", .build = "build",
+				  .large_moves = 3, .flows = 20, .move_mib = 256, .congestion = "cubic", .build = "build",
 				  .systems = 1u << MOVE_RECLAIM | 1u << MOVE_RSYNC } };
 	struct testnet net;
 	const char *why;
 	int opt, failed;
 
-	while ((opt = getopt(argc, argv, "r:q:t:l:s:n:m:g:f:d:c:o:b:y:")) != -1) {
+	while ((opt = getopt(argc, argv, "r:q:t:l:s:n:m:g:f:d:c:o:b:y:z:x:")) != -1) {
 		switch (opt) {
 		case 'r': b.o.core_bps = strtoull(optarg, NULL, 10) * 1000000; break;
 		case 'q': b.o.queue_bytes = (uint32_t)strtoul(optarg, NULL, 10); break;
@@ -319,6 +329,8 @@ int main(int argc, char **argv)
 		case 'f': b.o.flows = atoi(optarg); break;
 		case 'd': b.o.sizes = optarg; break;
 		case 'c': b.o.congestion = optarg; break;
+		case 'z': b.o.move_mib = (unsigned)strtoul(optarg, NULL, 10); break;
+		case 'x': b.o.loss_limit = atof(optarg); break;
 		case 'o': b.o.only = optarg; break;
 		case 'b': b.o.build = optarg; break;
 		case 'y': b.o.systems = (unsigned)strtoul(optarg, NULL, 0); break;
@@ -329,7 +341,7 @@ int main(int argc, char **argv)
 	if (why) {
 		fprintf(stderr, "skipped: background: %s\n", why);
 		testnet_done(&net);
-		return 0;
+		return b.o.loss_limit > 0 ? 77 : 0;
 	}
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	failed = run(&b);
