@@ -12,77 +12,12 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/map.h"
-#include "base/rng.h"
-#include "base/vec.h"
-#include "volunteer/route.h"
-#include "volunteer/tree.h"
+#include "volunteer/growth_internal.h"
 
-#define NONE UINT32_MAX
 #define RETRY_S 5.0
 #define FILL_S 5.0
 #define ORIGINAL_RETRY_S 30.0
 #define TEARDOWN_S 3.5 /* the original's pause before it joins again */
-#define LEVELS_MAX 64
-
-enum event_kind {
-	EV_JOIN,      /* node `a` asks for a place */
-	EV_REQUEST,   /* request of `a` arrives at node `b` */
-	EV_CONNECTED, /* `a` is connected to `b` in slot `n` */
-	EV_DEATH,
-	EV_CHILD_LOST,  /* `a` notices that slot `n` (generation `gen`) is gone */
-	EV_PARENT_LOST, /* `a` notices that its parent is gone */
-	EV_FILL,      /* search for a filler of hole `pos` arrives at `a`; n = 1 on its way down */
-	EV_REPORT,    /* `a` tells its parent about its subtree */
-	EV_RETRY,     /* `a` asks again unless it is connected by now */
-	EV_MEASURE,
-};
-
-struct event {
-	double at;
-	uint64_t order;
-	enum event_kind kind;
-	uint32_t a, b, n;
-	uint64_t a_id, b_id; /* the event is void if another node uses the entry now */
-	uint64_t pos;
-	uint32_t gen;
-};
-
-struct sim_node {
-	uint64_t id; /* 0 = entry unused */
-	struct route route;
-	uint32_t parent; /* NONE = out of the tree */
-	uint32_t slot;
-	uint32_t *child; /* [degree] entry per slot */
-	uint64_t wanted; /* position it asks for; ROUTE_ANYWHERE */
-	uint32_t generation;
-	uint32_t order; /* joins only: the order in which it joined */
-	double out_since;
-	bool asking, reporting, moving;
-	uint32_t told_size, told_height;
-	uint32_t depth;
-};
-
-struct sim {
-	const struct growth_config *config;
-	struct rng rng;
-	double now;
-	uint64_t order;
-	struct VEC(struct event) heap;
-	struct sim_node *nodes; /* [0] is the root */
-	uint32_t nodes_cap;
-	struct VEC(uint32_t) unused;
-	struct VEC(uint32_t) waiting; /* named: no free slot yet */
-	struct map *by_id;
-	struct tree *tree;
-	uint32_t joined;
-	uint64_t messages, joins, breaks, rejoins;
-	double lost_node_s;
-	bool measuring;
-	double measured_overlap, measured_depth;
-	uint64_t samples;
-	struct growth_result *result;
-};
 
 static bool event_before(const struct event *x, const struct event *y)
 {
@@ -160,17 +95,6 @@ static uint32_t node_add(struct sim *s)
 		n->route.stored_ms = UINT32_MAX;
 	}
 	return i;
-}
-
-/* The child in a slot; NONE if it has died unnoticed (its entry may be in use again). */
-static uint32_t live_child(const struct sim *s, uint32_t a, uint32_t slot)
-{
-	const struct sim_node *n = &s->nodes[a];
-	if (n->route.slots[slot].state != SLOT_CHILD)
-		return NONE;
-	const struct sim_node *c = &s->nodes[n->child[slot]];
-	bool live = c->id == n->route.slots[slot].node && c->parent == a && c->slot == slot;
-	return live ? n->child[slot] : NONE;
 }
 
 static uint64_t ms(double s)
@@ -274,7 +198,7 @@ static void check_path(struct sim *s, uint32_t a, uint32_t target)
 			s->breaks += v != ROUTE_SIGNAL || at != target;
 			return;
 		}
-		at = live_child(s, at, slot);
+		at = growth_child(s, at, slot);
 		CHECK(at != NONE); /* nobody leaves in these runs */
 	}
 }
@@ -296,7 +220,7 @@ static void on_request(struct sim *s, const struct event *ev)
 		break;
 	case ROUTE_FORWARD:
 		s->messages++;
-		if (live_child(s, ev->b, slot) != NONE)
+		if (growth_child(s, ev->b, slot) != NONE)
 			post(s, s->config->hop_s, (struct event){ .kind = EV_REQUEST, .a = ev->a,
 				.b = at->child[slot], .pos = req.position, .gen = ev->gen });
 		break;
@@ -329,7 +253,7 @@ static void set_position(struct sim *s, uint32_t a, uint64_t position)
 		return;
 	n->route.position = position;
 	for (uint32_t i = 0; i < s->config->degree; i++) {
-		if (live_child(s, a, i) != NONE)
+		if (growth_child(s, a, i) != NONE)
 			set_position(s, n->child[i], route_child(position, s->config->degree, i));
 	}
 }
@@ -417,7 +341,7 @@ static void teardown(struct sim *s, uint32_t a)
 {
 	struct sim_node *n = &s->nodes[a];
 	for (uint32_t i = 0; i < s->config->degree; i++) {
-		uint32_t c = live_child(s, a, i);
+		uint32_t c = growth_child(s, a, i);
 		if (n->route.slots[i].state == SLOT_CHILD)
 			route_lost(&n->route, i);
 		if (c != NONE) {
@@ -442,7 +366,7 @@ static void on_death(struct sim *s, uint32_t a)
 		post(s, s->config->detect_s, (struct event){ .kind = EV_CHILD_LOST, .a = n->parent,
 			.b = NONE, .n = n->slot, .pos = n->id });
 	for (uint32_t i = 0; i < s->config->degree; i++) {
-		if (live_child(s, a, i) == NONE)
+		if (growth_child(s, a, i) == NONE)
 			continue;
 		struct sim_node *c = &s->nodes[n->child[i]];
 		c->parent = NONE;
@@ -523,7 +447,7 @@ static void on_fill(struct sim *s, const struct event *ev)
 	int down = route_deepest(&n->route, ev->pos);
 	if (down >= 0) {
 		s->messages++;
-		if (live_child(s, ev->a, (uint32_t)down) != NONE)
+		if (growth_child(s, ev->a, (uint32_t)down) != NONE)
 			post(s, s->config->hop_s,
 			     (struct event){ .kind = EV_FILL, .a = n->child[down], .b = NONE,
 					     .pos = ev->pos, .n = 1 });
@@ -555,84 +479,11 @@ static void on_retry(struct sim *s, uint32_t a)
 
 /* ---- measuring ---- */
 
-static size_t level_counts(struct sim *s, size_t levels[LEVELS_MAX], uint64_t *ret_depths)
-{
-	memset(levels, 0, LEVELS_MAX * sizeof(*levels));
-	struct VEC(uint32_t) queue = VEC_INIT;
-	s->nodes[0].depth = 0;
-	CHECK(VEC_PUSH(&queue, 0) == 0);
-	*ret_depths = 0;
-	size_t top = 0;
-	for (size_t q = 0; q < queue.count; q++) {
-		struct sim_node *n = &s->nodes[queue.data[q]];
-		levels[n->depth]++;
-		*ret_depths += n->depth;
-		top = n->depth;
-		CHECK(n->depth + 1 < LEVELS_MAX);
-		for (uint32_t i = 0; n->route.children && i < s->config->degree; i++) {
-			if (live_child(s, queue.data[q], i) == NONE)
-				continue;
-			struct sim_node *c = &s->nodes[n->child[i]];
-			c->depth = n->depth + 1;
-			CHECK(VEC_PUSH(&queue, n->child[i]) == 0);
-		}
-	}
-	VEC_DONE(&queue);
-	return top;
-}
-
-/* The levels of n nodes beside the root, filled breadth first. */
-static size_t ideal_levels(uint64_t n, uint32_t degree, uint64_t levels[LEVELS_MAX],
-			   uint64_t *ret_depths)
-{
-	memset(levels, 0, LEVELS_MAX * sizeof(*levels));
-	levels[0] = 1;
-	*ret_depths = 0;
-	size_t d = 0;
-	for (uint64_t width = degree; n > 0; width *= degree) {
-		uint64_t here = MIN(n, width);
-		levels[++d] = here;
-		*ret_depths += d * here;
-		n -= here;
-	}
-	return d;
-}
-
-static double overlap(struct sim *s, uint64_t live, double *ret_depth_ratio, unsigned *ret_top,
-		      unsigned *ret_ideal)
-{
-	size_t have[LEVELS_MAX];
-	uint64_t want[LEVELS_MAX], have_depths, want_depths, same = 0, present = 0;
-	size_t top = level_counts(s, have, &have_depths);
-	size_t ideal = ideal_levels(live, s->config->degree, want, &want_depths);
-	for (size_t d = 1; d < LEVELS_MAX; d++) {
-		same += MIN((uint64_t)have[d], want[d]);
-		present += have[d];
-	}
-	*ret_depth_ratio = present && want_depths
-		? ((double)have_depths / (double)present) / ((double)want_depths / (double)live) : 0;
-	*ret_top = MAX(*ret_top, (unsigned)top);
-	*ret_ideal = (unsigned)ideal;
-	return live ? (double)same / (double)live : 0;
-}
-
-static double share_by_order(struct sim *s)
-{
-	uint64_t same = 0;
-	for (uint32_t i = 1; i < s->nodes_cap; i++) {
-		const struct sim_node *n = &s->nodes[i];
-		if (n->id != 0 && n->parent != NONE &&
-		    n->depth == route_depth(n->order, s->config->degree))
-			same++;
-	}
-	return (double)same / (double)s->config->nodes;
-}
-
 static void on_measure(struct sim *s, double step)
 {
 	double ratio;
 	s->measuring = true;
-	s->measured_overlap += overlap(s, s->config->nodes, &ratio, &s->result->depth_max,
+	s->measured_overlap += growth_overlap(s, s->config->nodes, &ratio, &s->result->depth_max,
 				       &s->result->depth_ideal);
 	s->measured_depth += ratio;
 	s->samples++;
@@ -733,26 +584,6 @@ static void first_joins(struct sim *s)
 	}
 }
 
-static void finish(struct sim *s, struct growth_result *ret)
-{
-	double ratio, b = overlap(s, s->config->nodes, &ratio, &ret->depth_max, &ret->depth_ideal);
-	for (uint32_t i = 1; i < s->nodes_cap; i++)
-		ret->nodes += s->nodes[i].id != 0 && s->nodes[i].parent != NONE;
-	ret->level_overlap = b;
-	ret->share_at_ideal = share_by_order(s);
-	ret->mean_depth_ratio = ratio;
-	if (s->samples) {
-		ret->share_at_ideal = ret->level_overlap = s->measured_overlap / (double)s->samples;
-		ret->mean_depth_ratio = s->measured_depth / (double)s->samples;
-	}
-	ret->join_messages = s->joins ? (double)s->messages / (double)s->joins : 0;
-	ret->path_breaks = (double)s->breaks;
-	if (ret->failures) {
-		ret->rejoins = (double)s->rejoins / (double)ret->failures;
-		ret->lost_node_s = s->lost_node_s / (double)ret->failures;
-	}
-}
-
 int growth_run(const struct growth_config *config, struct growth_result *ret)
 {
 	if (config->nodes < 1 || config->degree < 2 || config->rule >= GROWTH_RULE_COUNT)
@@ -784,7 +615,7 @@ int growth_run(const struct growth_config *config, struct growth_result *ret)
 		}
 		handle(&s, &ev);
 	}
-	finish(&s, ret);
+	growth_measured(&s, ret);
 	for (uint32_t i = 0; i < s.nodes_cap; i++) {
 		route_done(&s.nodes[i].route);
 		free(s.nodes[i].child);
