@@ -216,6 +216,7 @@ static const struct command *command_find(const struct program *p, int argc,
 	return best;
 }
 
+/* Is NAME among the options that follow the command's words? c: NULL if there is no such command. */
 static bool asks(const struct command *c, int argc, const char *const *argv, const char *name,
 		 char letter)
 {
@@ -223,9 +224,19 @@ static bool asks(const struct command *c, int argc, const char *const *argv, con
 		const char *a = argv[i];
 		if (strcmp(a, name) == 0 || (letter && a[0] == '-' && a[1] == letter && !a[2]))
 			return true;
-		/* The words of another program's command line are not ours to read. */
-		if (c && c->stop_at_args && a[0] != '-')
-			return false;
+		if (!c)
+			continue;
+		if (a[0] != '-') {
+			/* The words of another program's command line are not ours to read. */
+			if (c->stop_at_args)
+				return false;
+			continue;
+		}
+		bool is_long = a[1] == '-', apart = is_long ? !strchr(a, '=') : a[1] && !a[2];
+		const struct option *o = is_long ? find_long(c, a + 2, strcspn(a + 2, "="))
+						 : find_letter(c, a[1]);
+		if (o && o->kind != OPTION_FLAG && apart)
+			i++; /* its value, whatever that looks like */
 	}
 	return false;
 }
@@ -255,11 +266,11 @@ int program_main(const struct program *p, int argc, char **argv)
 		return doc_print_man(p, stdout);
 	if (count > 0 && strcmp(words[0], "--print-completion") == 0)
 		return doc_print_completion(p, stdout);
-	if (asks(c, count, words, "--version", 0)) {
+	if (asks(c, count - used, words + used, "--version", 0)) {
 		(void)printf("%s %s\n", p->name, p->version);
 		return 0;
 	}
-	if (asks(c, count, words, "--help", 'h') || (count == 1 && strcmp(words[0], "help") == 0))
+	if (asks(c, count - used, words + used, "--help", 'h') || (count == 1 && strcmp(words[0], "help") == 0))
 		return c ? doc_print_command(p, c, stdout)
 			 : doc_print_program(p, count > 0 && words[0][0] != '-' ? words[0] : NULL, stdout);
 	if (c)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An installation stands on its own: `meson install` into an empty folder, and from there
 a campus on loopback that runs a job, moves it and gives a machine back; manual pages,
-completion, services, example settings, libreclaim for C and for Python.
+help, completion, services, example settings, libreclaim for C and for Python.
 
     install_test.py SOURCE
 """
@@ -84,6 +84,19 @@ def completion(root):
         check(want in said.split(), "'%s' completes to %s" % (words, want))
 
 
+def helps(root):
+    for program in ("bin/reclaim", "bin/reclaim-coordinator", "bin/reclaim-sim"):
+        said = run(os.path.join(root, program), "--help")
+        commands = re.findall(r"^  ([a-z][a-z-]*(?: [a-z][a-z-]*)*)  ", said, re.M)
+        check(len(commands) > 2, "%s has commands" % program)
+        for c in commands:
+            said = run(os.path.join(root, program), *c.split(), "--help")
+            if not re.match("Usage: %s %s" % (os.path.basename(program), c), said):
+                check(False, "%s %s --help: %s" % (program, c, said[:200]))
+    said = run(os.path.join(root, "bin/reclaim"), "submit", "--name", "x", "--help")
+    check("Usage: reclaim submit" in said, "every command has its help")
+
+
 def services(root):
     units = os.path.join(root, "lib/systemd/system")
     for name in os.listdir(units):
@@ -140,6 +153,7 @@ with tempfile.TemporaryDirectory(prefix="reclaim-install-") as top:
     root = os.path.dirname(found[0])
     PREFIX_PARENT = os.path.dirname("/" + os.path.relpath(root, top))
     pages(root)
+    helps(root)
     completion(root)
     services(root)
     library(root, top)
