@@ -228,12 +228,14 @@ static bool stands_still(const struct guest *g)
 	return g->exited || (g->phase == GUEST_NOTICED && g->frozen);
 }
 
-/* A program that left by itself has written all that it wanted to; one that was killed or
- * frozen may be in the middle of it. */
+/* A program that left by itself, or acknowledged, has written all that it wanted to; one that
+ * was killed or frozen may be in the middle of it. */
 static enum ckpt_still stillness(const struct guest *g)
 {
 	if (!stands_still(g))
 		return CKPT_RUNNING;
+	if (g->acked)
+		return CKPT_EXITED;
 	return g->exited && !g->kill_sent && !g->exit.signal ? CKPT_EXITED : CKPT_FROZEN;
 }
 
