@@ -128,7 +128,7 @@ struct guest {
 	struct loop_watch *watch_fd;
 	struct loop_timer settle;     /* look again at files that are settling */
 	uint64_t commit_seq_seen;     /* of the watch, newest imaged or being imaged */
-	uint64_t commit_seq_at_notice;
+	uint64_t commit_seq_at_notice, noticed_wall_ns; /* the latter as files are stamped */
 	uint64_t activity_offset;     /* output when the folder first changed after the last commit */
 	bool activity;
 	struct guest_take *take;

@@ -301,6 +301,7 @@ void guest_notice_as(struct guest *g, const char *id, const char *reason, uint64
 		if (g->watch && ckpt_watch_scan(g->watch, clock_boot_ns(), false, &c, NULL) == 0)
 			g->commit_seq_at_notice = c.found ? c.seq : 0;
 		g->save_asked_ns = clock_boot_ns();
+		g->noticed_wall_ns = clock_stamp_ns();
 		g->final_ready = false;
 		g->move.known = false;
 	}

@@ -316,6 +316,14 @@ static void on_grace(void *user)
 		(void)shim_client_freeze(g->shim); /* the `state` event leads to guest_finalize() */
 }
 
+/* Was it made because of the notice? Files take a while to be known for complete: those that
+ * were written before are no answer, though they are seen after. */
+static bool answers_notice(const struct guest *g, const struct ckpt_commit *c)
+{
+	return c->seq > g->commit_seq_at_notice &&
+	       (c->format != JOB_CKPT_FILES || c->changed_ns >= g->noticed_wall_ns);
+}
+
 void guest_watch_scan(struct guest *g)
 {
 	struct ckpt_commit c;
@@ -332,7 +340,7 @@ void guest_watch_scan(struct guest *g)
 	POINT("agent.commit.seen");
 	if (take_begin(g, "ckpt", &c, false) < 0)
 		log_warn("job %s: checkpoint not taken: out of memory", g->job);
-	if (g->phase != GUEST_NOTICED || c.seq <= g->commit_seq_at_notice)
+	if (g->phase != GUEST_NOTICED || !answers_notice(g, &c))
 		return;
 	/* A program that polls saves and goes on: every further step would be lost. */
 	if (g->driver_kind == JOB_DRIVER_POLL)

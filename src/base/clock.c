@@ -13,6 +13,13 @@ uint64_t clock_boot_ns(void)
 	return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
+uint64_t clock_stamp_ns(void)
+{
+	struct timespec ts;
+	(void)clock_gettime(CLOCK_REALTIME_COARSE, &ts);
+	return (uint64_t)ts.tv_sec * NS_PER_S + (uint64_t)ts.tv_nsec;
+}
+
 uint64_t clock_wall_ms(void)
 {
 	struct timespec t;

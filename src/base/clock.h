@@ -15,6 +15,9 @@
 
 uint64_t clock_boot_ns(void);
 uint64_t clock_wall_ms(void);
+/* The wall clock that stamps files (CLOCK_REALTIME_COARSE): a file written later is not stamped
+ * earlier. */
+uint64_t clock_stamp_ns(void);
 
 /* RFC 3339 in UTC with milliseconds, "2026-03-01T08:00:00.123Z". Returns buf. */
 #define CLOCK_TEXT_MAX 32

@@ -380,6 +380,7 @@ static int scan_files(struct ckpt_watch *w, uint64_t now_ns, enum ckpt_still sti
 	}
 	if (c.files == 0)
 		return 0;
+	c.changed_ns = changed;
 	/* A file of the set that was deleted makes another set of the rest. */
 	same = same && set_stands(w) && w->set.count == c.files;
 	c.found = true;

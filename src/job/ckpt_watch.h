@@ -49,6 +49,7 @@ struct ckpt_commit {
 	char name[256];    /* below the checkpoint folder, "" = the folder itself */
 	int format;        /* enum job_ckpt_format: MANIFEST or FILES */
 	uint64_t mtime_ns; /* of its last file, wall clock of this machine: order, not age */
+	uint64_t changed_ns; /* FILES: when the last of them was written or renamed, same clock */
 	uint64_t seq;      /* grows with each commit this watch has seen; 0 = none */
 	uint64_t bytes;    /* of its files */
 	size_t files;
