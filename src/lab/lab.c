@@ -196,6 +196,7 @@ int life_load(struct lab *l, const struct lab_options *o, struct diag *diag)
 {
 	int r = scenario_load(o->scenario, &l->scenario, diag);
 
+	(void)proc_self_folder();
 	l->opt = o;
 	l->out = stdout;
 	return r < 0 ? r : check_names(&l->scenario, diag);

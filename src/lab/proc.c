@@ -145,6 +145,17 @@ int proc_run(const struct proc_spec *spec, uint64_t timeout_ms, struct strbuf *o
 	return 0;
 }
 
+/* In a mount namespace that we went into ourselves, within a chroot, the kernel names our file by
+ * a path from outside; so the answer of the first call, before, is kept. */
+const char *proc_self_folder(void)
+{
+	static char self[PATH_MAX];
+
+	if (!self[0] && program_dir(self, sizeof(self)) < 0)
+		self[0] = '\0';
+	return self;
+}
+
 const char *proc_program(const char *name, char buf[PROC_PATH_MAX])
 {
 	/* Beside us when installed; elsewhere in src/ or examples/ in a build tree. */
@@ -153,9 +164,10 @@ const char *proc_program(const char *name, char buf[PROC_PATH_MAX])
 		"../../examples/train", "../libexec/reclaim", "../lib/reclaim/examples",
 	};
 	static const char *const build_env = "RECLAIM_BIN_DIR";
+	const char *from = getenv(build_env) ? getenv(build_env) : proc_self_folder();
 	char real[PATH_MAX];
 
-	if (program_find(getenv(build_env), places, ARRAY_SIZE(places), name, buf, PROC_PATH_MAX) == 0) {
+	if (program_find(from, places, ARRAY_SIZE(places), name, buf, PROC_PATH_MAX) == 0) {
 		if (realpath(buf, real))
 			(void)path_format(buf, PROC_PATH_MAX, "%s", real);
 		return buf;

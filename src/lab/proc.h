@@ -37,6 +37,8 @@ int proc_run(const struct proc_spec *spec, uint64_t timeout_ms, struct strbuf *o
 
 /* Where a program of ours is: beside this one, in a build tree, or on PATH. Returns buf. */
 #define PROC_PATH_MAX 512
+/* The folder of this program; to be called once before any namespace is entered. */
+const char *proc_self_folder(void);
 const char *proc_program(const char *name, char buf[PROC_PATH_MAX]);
 
 #endif

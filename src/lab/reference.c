@@ -99,6 +99,26 @@ static int collect(const struct scenario_job *j, const char *dir, struct referen
 	return 0;
 }
 
+/* The log goes with the lab, so its last line is said. */
+static int failed(const struct scenario_job *j, int status, const char *dir, struct diag *diag)
+{
+	CLEANUP_FREE char *text = NULL;
+	char path[PROC_PATH_MAX], *line = NULL;
+	size_t len = 0;
+
+	if (path_format(path, sizeof(path), "%s/log", dir) == 0 &&
+	    file_read(path, 1u << 20, &text, &len) == 0) {
+		while (len && text[len - 1] == '\n')
+			text[--len] = '\0';
+		line = strrchr(text, '\n');
+		line = line ? line + 1 : text;
+	}
+	return diag_set(diag, -EIO, j->name, "its reference run ended with %s %d: %.200s",
+			WIFSIGNALED(status) ? "signal" : "status",
+			WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status),
+			line && *line ? line : "and said nothing");
+}
+
 static int finish(const struct scenario_job *j, pid_t pid, const char *dir, struct reference *ret,
 		  struct diag *diag)
 {
@@ -108,7 +128,7 @@ static int finish(const struct scenario_job *j, pid_t pid, const char *dir, stru
 		if (errno != EINTR)
 			return -errno;
 	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-		return diag_set(diag, -EIO, j->name, "its reference run failed, see %s/log", dir);
+		return failed(j, status, dir, diag);
 	return collect(j, dir, ret, diag);
 }
 
