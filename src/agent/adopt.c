@@ -85,6 +85,7 @@ static void adopt_without_shim(struct guest *g, const char *why)
 		log_error("job %s: %zu process(es) of an earlier agent would not end", g->job, left.count);
 	}
 	VEC_DONE(&left);
+	guest_shim_sweep(g);
 	/* The shim's last words, if it had time for them. */
 	char path[PATH_MAX];
 	struct shim_record record;
@@ -177,6 +178,7 @@ static int adopt_one(struct agent *a, const char *dir)
 				if (strcmp(a->terms.slots[i].name, g->start.start.slots[k]) == 0)
 					a->slot_used[i] = false;
 		g->phase = GUEST_ENDED;
+		guest_shim_dismiss(g);
 	} else if (!boot || strcmp(boot, a->boot_id) != 0) {
 		adopt_image(g);
 		adopt_without_shim(g, "the machine was restarted");

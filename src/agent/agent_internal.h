@@ -295,6 +295,10 @@ void guest_lease(struct guest *g, uint64_t deadline_ns);
 /* "reclaim/NODE", or NULL where we may not make cgroups. Returns buf. */
 const char *agent_cgroup_parent(const struct agent *a, char *buf, size_t size);
 int guest_shim_spawn(struct guest *g, struct diag *diag);
+/* Removes what a shim that is gone for good left in the run folder. */
+void guest_shim_sweep(struct guest *g);
+/* Ends the shim of a guest whose end is on record. Waits for half a second at most. */
+void guest_shim_dismiss(struct guest *g);
 int guest_shim_adopt(struct guest *g, struct diag *diag);
 
 /* guest_image.c */
@@ -353,6 +357,8 @@ size_t gang_rules(const struct guest *g, struct edge_rule *ret, size_t cap);
 int agent_edge_open(struct agent *a, struct diag *diag);
 int agent_edge_attach(struct guest *g, struct diag *diag);
 void agent_edge_detach(struct guest *g);
+/* After adoption: the networks of guests that ended while no agent ran. */
+void agent_edge_sweep(struct agent *a);
 void agent_edge_kill(struct agent *a, struct guest *g); /* NULL = all */
 void agent_edge_clear(struct agent *a);
 

@@ -151,11 +151,31 @@ int agent_edge_attach(struct guest *g, struct diag *diag)
 
 void agent_edge_detach(struct guest *g)
 {
+	struct edge_guest info;
+	/* One that was adopted after its end never said "ready" to us: its slot is known by name. */
+	if (g->edge_slot < 0 && g->agent->edge &&
+	    edge_guest_find(g->agent->edge, g->job, g->epoch, &info) == 0)
+		g->edge_slot = (int)info.slot;
 	if (g->edge_slot < 0)
 		return;
 	if (g->agent->edge && edge_guest_detach(g->agent->edge, (unsigned)g->edge_slot) < 0)
 		log_warn("job %s: its network could not be removed", g->job);
 	g->edge_slot = -1;
+}
+
+void agent_edge_sweep(struct agent *a)
+{
+	struct edge_guest list[EDGE_GUESTS_MAX];
+	size_t n = a->edge ? edge_guests(a->edge, list, EDGE_GUESTS_MAX) : 0;
+	for (size_t i = 0; i < n; i++) {
+		const struct guest *g = guest_find(a, list[i].job, list[i].epoch);
+		if (g && guest_has_process(g))
+			continue;
+		log_info("job %s epoch %llu: its network outlived it; removed", list[i].job,
+			 (unsigned long long)list[i].epoch);
+		if (edge_guest_detach(a->edge, list[i].slot) < 0)
+			log_warn("job %s: its network could not be removed", list[i].job);
+	}
 }
 
 void agent_edge_kill(struct agent *a, struct guest *g)

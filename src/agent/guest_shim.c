@@ -16,6 +16,7 @@
 #include "job/leftover.h"
 
 #define LEFTOVER_NS NS_PER_S
+#define DISMISS_NS (500 * NS_PER_MS)
 
 const char *agent_cgroup_parent(const struct agent *a, char *buf, size_t size)
 {
@@ -188,6 +189,13 @@ static void on_event(void *ctx, struct shim_client *client, const struct shim_ev
 	}
 }
 
+void guest_shim_sweep(struct guest *g)
+{
+	char run_dir[PATH_MAX];
+	if (path_format(run_dir, sizeof(run_dir), "%s/shim", g->agent->run_dir) == 0)
+		leftover_files(run_dir, g->job, g->epoch);
+}
+
 static void on_lost(void *ctx, struct shim_client *client, int err, const char *what)
 {
 	struct guest *g = ctx;
@@ -205,6 +213,7 @@ static void on_lost(void *ctx, struct shim_client *client, int err, const char *
 		log_error("job %s: %zu process(es) without a supervisor would not end", g->job, left.count);
 	}
 	VEC_DONE(&left);
+	guest_shim_sweep(g);
 	g->exited = true;
 	g->ran_ms = g->started_ns ? (clock_boot_ns() - g->started_ns) / NS_PER_MS : 0;
 	agent_edge_detach(g);
@@ -295,6 +304,18 @@ int guest_shim_spawn(struct guest *g, struct diag *diag)
 	r = shim_client_spawn(loop_uv(a->loop), &config, &s, &callbacks, g, &g->shim, diag);
 	gang_hosts_free(hosts);
 	return r;
+}
+
+/* It may wait for an agent to take its word: we have it already, from the record. */
+void guest_shim_dismiss(struct guest *g)
+{
+	struct shim_command cmd = { .type = SHIM_CMD_CLOSE };
+	struct diag diag = DIAG_INIT;
+	int r = shim_call(g->socket, &cmd, DISMISS_NS, NULL, &diag);
+	if (r == -EREMOTEIO || r == -ETIMEDOUT)
+		log_warn("job %s: its supervisor does not end: %s", g->job, diag.what);
+	else if (r < 0)
+		guest_shim_sweep(g);
 }
 
 int guest_shim_adopt(struct guest *g, struct diag *diag)

@@ -226,6 +226,7 @@ static int agent_open(struct agent *a, const struct options *o, struct diag *dia
 		r = diag_set(diag, -ENOMEM, "triggers", "out of memory");
 	if (r < 0)
 		return r;
+	agent_edge_sweep(a);
 	owner_resume(a);
 	(void)loop_on_signal(a->loop, SIGTERM, on_stop, a);
 	(void)loop_on_signal(a->loop, SIGINT, on_stop, a);

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "job/cgroup.h"
 #include "job/proc.h"
 
@@ -117,4 +118,30 @@ int leftover_kill(const char *cgroup_parent, const char *job, uint64_t epoch, ui
 	}
 	cgroup_free(cg);
 	return r;
+}
+
+void leftover_run_folder(const char *dir)
+{
+	static const char prefix[] = "/dev/shm/reclaim-secrets-"; /* as prepare.c names them */
+	char link[4300], target[256];
+	ssize_t n;
+
+	(void)snprintf(link, sizeof(link), "%s/secrets", dir);
+	n = readlink(link, target, sizeof(target) - 1);
+	if (n > 0) {
+		target[n] = '\0';
+		if (!strncmp(target, prefix, sizeof(prefix) - 1) && !strchr(target + sizeof(prefix) - 1, '/'))
+			(void)dir_remove_all(target); /* of this boot; gone with the next in any case */
+	}
+	(void)dir_remove_all(dir); /* nothing but names is left in it */
+}
+
+void leftover_files(const char *run_dir, const char *job, uint64_t epoch)
+{
+	char path[4200];
+
+	(void)snprintf(path, sizeof(path), "%s/%s.%llu", run_dir, job, (unsigned long long)epoch);
+	leftover_run_folder(path);
+	(void)snprintf(path, sizeof(path), "%s/%s.%llu.sock", run_dir, job, (unsigned long long)epoch);
+	(void)unlink(path); /* a shim that ended by itself has removed it */
 }

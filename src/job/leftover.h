@@ -21,5 +21,10 @@ int leftover_find(const char *cgroup_parent, const char *job, uint64_t epoch, st
 /* Kills them, waits until they are gone, removes their cgroups: 0, or -EBUSY with those left. */
 int leftover_kill(const char *cgroup_parent, const char *job, uint64_t epoch, uint64_t timeout_ns,
 		  struct pid_list *ret_left);
+/* The same for files, when its shim is gone for good: secrets in memory, the folder of its run
+ * (run_dir/<job>.<epoch>) and the shim's socket beside that. */
+void leftover_files(const char *run_dir, const char *job, uint64_t epoch);
+/* The first two of them, by the folder itself; a shim does it for its own. */
+void leftover_run_folder(const char *dir);
 
 #endif

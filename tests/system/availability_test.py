@@ -130,6 +130,26 @@ def agent_restart_keeps_guests(lab):
     check(at == last_of(lab, job, epoch), "steps were redone")
 
 
+def agent_away_at_the_end(lab):
+    """A guest that ends while no agent runs: the next one leaves nothing of its network."""
+    if not lab.map["root"] or not lab.map["namespaces"]:
+        raise Skip("needs root")
+    job, j = start(lab)
+    netns = lab.map["machines"][j["node"]]["netns"]
+
+    def links():
+        p = lab._run(["nsenter", "--net=" + netns, "ip", "-o", "link"], 20, True)
+        return [l for l in p.stdout.splitlines() if ": rg" in l]
+    check(links(), "the guest has no network of its own")
+    lab.do(do="crash", what="agent", machines=[j["node"]])
+    lab.do(do="crash", what="shim", machines=[j["node"]])
+    wait_for("the guest's end", lambda: not lab.guests_left(j["node"]), 10)
+    lab.do(do="restart", what="agent", machines=[j["node"]])
+    lab.owner(j["node"], "back", "--now")  # nothing new comes here
+    resumes(lab, job, number(j["epoch"]))
+    check(not links(), "left: %s" % links())
+
+
 def coordinator_restart_loses_nothing(lab):
     """kill -9 of the coordinator right after each acknowledgement: all jobs are there."""
     jobs = []
@@ -169,4 +189,5 @@ def others_are_refused(lab):
 
 if __name__ == "__main__":
     main([coordinator_down, network_down, agent_dead, agent_dead_with_window, everything_down,
-          agent_restart_keeps_guests, coordinator_restart_loses_nothing, others_are_refused])
+          agent_restart_keeps_guests, agent_away_at_the_end,
+          coordinator_restart_loses_nothing, others_are_refused])

@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/point.h"
+#include "job/leftover.h"
 #include "job/shim/shim.h"
 #include "job/verdict.h"
 
@@ -390,19 +391,8 @@ void guest_cleanup(struct shim *s)
 		(void)cgroup_wait_empty(s->cgroup, NS_PER_S); /* the agent's leftover_kill() is behind us */
 		(void)cgroup_remove(s->cgroup);
 	}
-	if (s->run_dir) {
-		char link[4300], target[256];
-		ssize_t n;
-
-		(void)snprintf(link, sizeof(link), "%s/secrets", s->run_dir);
-		n = readlink(link, target, sizeof(target) - 1);
-		if (n > 0) {
-			target[n] = '\0';
-			if (!strncmp(target, "/dev/shm/reclaim-secrets-", 25))
-				(void)dir_remove_all(target);
-		}
-		(void)dir_remove_all(s->run_dir);
-	}
+	if (s->run_dir)
+		leftover_run_folder(s->run_dir);
 	ckpt_watch_free(s->watch);
 	s->watch = NULL;
 }
