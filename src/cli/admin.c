@@ -365,6 +365,16 @@ static int run_blackout(const void *values, int argc, const char *const *argv)
 	return ask_and_print("POST", "/v1/admin/blackout", json_pack("{s:o}", "spans", spans));
 }
 
+static int run_group(const void *values, int argc, const char *const *argv)
+{
+	json_t *people = json_array();
+	for (int i = 1; i < argc; i++)
+		if (argc != 2 || strcmp(argv[1], "none") != 0)
+			json_array_append_new(people, json_string(argv[i]));
+	return ask_and_print("POST", "/v1/admin/group",
+			     json_pack("{s:s,s:o}", "name", argv[0], "people", people));
+}
+
 static int run_revoke(const void *values, int argc, const char *const *argv)
 {
 	return ask_and_print("POST", "/v1/admin/revoke", json_pack("{s:s}", "who", argv[0]));
@@ -432,6 +442,8 @@ const struct command cli_admin_commands[] = {
 	COMMAND("admin cap", "RATE", 1, 1, json_rows, run_cap, "cap on the sum of all floors"),
 	COMMAND("admin blackout", "SPAN...", 1, 32, json_rows, run_blackout,
 		"hours without floors: 'mon-fri 08:00-18:00', or 'none'"),
+	COMMAND("admin group", "NAME PERSON...", 2, 1000, json_rows, run_group,
+		"who is in a group of users ('none' ends it); owners' terms may admit groups"),
 	COMMAND("admin revoke", "NAME|SERIAL", 1, 1, json_rows, run_revoke,
 		"end somebody's certificates at once"),
 	COMMAND("admin certs", NULL, 0, 0, json_rows, run_certs, "every certificate issued"),

@@ -296,6 +296,32 @@ static void blackout(struct coordinator *c, struct http_request *r)
 	changed(c, r, err, &d);
 }
 
+struct rest_group {
+	char *name;
+	json_t *people;
+};
+
+static const struct schema_field group_fields[] = {
+	FIELD_STR(struct rest_group, name, IDENTITY_NAME_MAX, .flags = FIELD_REQUIRED),
+	FIELD_JSON(struct rest_group, people, .flags = FIELD_REQUIRED,
+		   .help = "names; [] ends the group"),
+	FIELD_END,
+};
+static const struct schema group_schema = SCHEMA(struct rest_group, "group", group_fields);
+
+static void group(struct coordinator *c, struct http_request *r)
+{
+	struct rest_group in;
+	struct diag d = DIAG_INIT;
+	if (api_body_decode(r, &in) < 0)
+		return;
+	int err = json_is_array(in.people) ? settings_group(c->settings, in.name, in.people, &d)
+					   : diag_set(&d, -EINVAL, "people", "is not a list");
+	schema_done(&group_schema, &in);
+	changed(c, r, err, &d);
+	coordinator_poke(c); /* somebody may be admitted somewhere now */
+}
+
 static void revoke_certs(struct coordinator *c, struct http_request *r)
 {
 	struct rest_revoke in;
@@ -346,6 +372,8 @@ const struct api_row api_admin_rows[] = {
 	  &cap_schema, 200, JSON, NULL, cap },
 	{ "POST", "/v1/admin/blackout", API_ADMIN, "Hours without floors.", NULL, API_JSON,
 	  &blackout_schema, 200, JSON, NULL, blackout },
+	{ "POST", "/v1/admin/group", API_ADMIN, "Who is in a group that owners' terms may admit.", NULL,
+	  API_JSON, &group_schema, 200, JSON, NULL, group },
 	{ "POST", "/v1/admin/revoke", API_ADMIN, "Revoke certificates; works at once.", NULL, API_JSON,
 	  &revoke_schema, 200, JSON, NULL, revoke_certs },
 	{ "GET", "/v1/admin/certs", API_ADMIN, "Every certificate issued.", NULL, API_NO_BODY, NULL, 200,

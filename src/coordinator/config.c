@@ -37,6 +37,8 @@ static const struct schema_field config_fields[] = {
 		   .help = "bytes of one job's inputs, or of its results"),
 	FIELD_SIZE(struct coordinator_config, log_max, 4096, 1e12, .fallback = "256MiB",
 		   .help = "bytes of one job's output that are kept"),
+	FIELD_DURATION(struct coordinator_config, keep, 0, 3.2e17, .fallback = "30d",
+		       .help = "jobs that are over are forgotten after it, with output and results; 0 = never"),
 	{ .name = "public", .kind = FIELD_KIND_OBJECT,
 	  .offset = offsetof(struct coordinator_config, public_side), .sub = &public_schema,
 	  .help = "a second server name, with a certificate that browsers accept" },

@@ -24,6 +24,7 @@ struct coordinator_config {
 	uint64_t interval;      /* ns between checkpoints where nothing better is known */
 	uint64_t floor;         /* bit/s, least that is guaranteed to one move at notice */
 	uint64_t floors;        /* bit/s, campus-wide cap on their sum */
+	uint64_t keep;          /* ns from a job's end until it is forgotten; 0 = never */
 	uint64_t jobs_max;
 	uint64_t inputs_max;    /* bytes of one job's inputs, or results */
 	uint64_t log_max;       /* bytes of one job's output */

@@ -185,6 +185,28 @@ int engine_load(struct engine *e, const char *job, json_t *record, uint64_t revi
 	return 0;
 }
 
+size_t engine_forget(struct engine *e, uint64_t keep_ms, uint64_t wall_ms, size_t max)
+{
+	size_t count = 0, kept = 0;
+	for (size_t i = 0; i < e->jobs.count; i++) {
+		struct ejob *j = e->jobs.data[i];
+		/* Unconfirmed: its agent has not heard yet that it is over. A gang's ranks vouch for each
+		 * other in the records, and are few: they stay. */
+		bool old = rest_job_state_is_final(j->state) && !j->gang[0] &&
+			   !j->end_unconfirmed && j->ended_ms && j->ended_ms + keep_ms <= wall_ms;
+		if (old && count < max && e->ops->forget(e->user, j->id, j->revision) == 0) {
+			log_info("job %s: over for long, forgotten", j->id);
+			(void)map_remove_str(e->by_id, j->id);
+			ejob_free(j);
+			count++;
+			continue;
+		}
+		e->jobs.data[kept++] = j;
+	}
+	e->jobs.count = kept;
+	return count;
+}
+
 /* ---- people ---- */
 
 static size_t live_jobs(const struct engine *e)

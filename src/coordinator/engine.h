@@ -69,6 +69,8 @@ struct engine_ops {
 	uint64_t (*output_position)(void *user, const char *job, uint64_t epoch, uint64_t offset);
 	/* Something that people see has changed: engine_job() gives the new view. */
 	void (*changed)(void *user, const char *job);
+	/* Is this person in that group of users? May be NULL: there are no groups. */
+	bool (*in_group)(void *user, const char *group, const char *person);
 	/* An owner's machine changed state: for the hazard model's records. May be NULL. */
 	void (*observed)(void *user, const char *node, int state, bool up);
 };
@@ -121,6 +123,9 @@ const char *engine_job_next(struct engine *e, size_t *pos);
 json_t *engine_nodes(struct engine *e, uint64_t now_ns);
 /* In words and numbers: what was known, considered, and why this one. A new reference, or NULL. */
 json_t *engine_why(struct engine *e, const char *id, uint64_t now_ns);
+
+/* Removes jobs that have been over for so long, records and files, at most `max` of them: how many. */
+size_t engine_forget(struct engine *e, uint64_t keep_ms, uint64_t wall_ms, size_t max);
 
 /* ---- what the policy knows ---- */
 

@@ -100,6 +100,18 @@ static bool listed(char *const *list, size_t count, const char *name)
 	return false;
 }
 
+static bool admits(struct engine *e, const struct control_hello *h, const char *person)
+{
+	if (listed(h->deny, h->deny_count, person))
+		return false;
+	if (h->users_count + h->groups_count == 0 || listed(h->users, h->users_count, person))
+		return true;
+	for (size_t i = 0; i < h->groups_count && e->ops->in_group; i++)
+		if (e->ops->in_group(e->user, h->groups[i], person))
+			return true;
+	return false;
+}
+
 static bool type_fits(const char *have, const char *want)
 {
 	return !want || (have && strcasestr(have, want));
@@ -169,8 +181,7 @@ const char *enode_refusal(struct engine *e, const struct enode *n, const struct 
 		return "its owner has it";
 	if (n->paused)
 		return "paused by its owner";
-	if (listed(h->deny, h->deny_count, j->user) ||
-	    (h->users_count && !listed(h->users, h->users_count, j->user)))
+	if (!admits(e, h, j->user))
 		return "its owner's terms do not admit the user";
 	if (n->disk_free <= MAX(j->durable.bytes, j->saved.bytes))
 		return "too little disk for its image";

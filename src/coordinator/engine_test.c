@@ -45,6 +45,21 @@ static int op_save(void *user, const char *job, json_t *record, uint64_t *revisi
 	return 0;
 }
 
+static int op_forget(void *user, const char *job, uint64_t revision)
+{
+	if (w.save_error)
+		return w.save_error;
+	assert_int_equal(json_integer_value(json_object_get(w.revisions, job)), revision);
+	json_object_del(w.revisions, job);
+	json_object_del(w.records, job);
+	return 0;
+}
+
+static bool op_in_group(void *user, const char *group, const char *person)
+{
+	return strcmp(group, "physics") == 0 && strcmp(person, "ann") == 0;
+}
+
 static int op_send(void *user, const char *node, struct control_message *m)
 {
 	struct sent s = { 0 };
@@ -110,6 +125,8 @@ static const struct engine_ops ops = {
 	.output = op_output,
 	.output_position = op_position,
 	.changed = op_changed,
+	.forget = op_forget,
+	.in_group = op_in_group,
 };
 
 static const struct engine_config config = {
@@ -627,6 +644,48 @@ static void test_paused_and_foreign_machines_get_nothing(void **state)
 	assert_string_equal(job("j1").node, "n1");
 }
 
+static void test_groups_are_admitted(void **state)
+{
+	node_up("n1", ",\"users\":[\"cid\"],\"groups\":[\"chemistry\",\"physics\"],\"deny\":[\"dan\"]");
+	submit("j1", "bob");
+	assert_int_equal(job("j1").state, REST_JOB_QUEUED);
+	submit("j2", "ann");
+	assert_int_equal(job("j2").state, REST_JOB_STARTING);
+	node_up("n2", ",\"groups\":[\"physics\"],\"deny\":[\"ann\"]");
+	submit("j3", "ann");
+	assert_int_equal(job("j3").state, REST_JOB_QUEUED);
+}
+
+static void test_jobs_long_over_are_forgotten(void **state)
+{
+	node_up("n1", "");
+	submit("j1", "ann");
+	running("n1", "j1", 1);
+	ended("n1", "j1", 1, "done", 0);
+	submit("j2", "ann");
+	uint64_t end = job("j1").ended_ms;
+	assert_true(end > 0);
+	assert_int_equal(engine_forget(w.e, 1000, end + 999, 10), 0);
+	w.save_error = -EIO;
+	assert_int_equal(engine_forget(w.e, 1000, end + 1000, 10), 0);
+	w.save_error = 0;
+	assert_int_equal(job("j1").state, REST_JOB_DONE);
+	assert_int_equal(engine_forget(w.e, 1000, end + 1000, 0), 0);
+	assert_int_equal(engine_forget(w.e, 1000, end + 1000, 10), 1);
+	struct rest_job gone;
+	assert_false(engine_job(w.e, "j1", &gone));
+	assert_null(json_object_get(w.records, "j1"));
+	assert_true(job("j2").state < REST_JOB_DONE); /* live ones stay, however old */
+	assert_int_equal(engine_forget(w.e, 0, UINT64_MAX, 10), 0);
+	/* An agent that still has its image may let go of it. */
+	drop_sent();
+	engine_agent_down(w.e, "n1", w.now);
+	node_up("n1", ",\"images\":[{\"job\":\"j1\",\"epoch\":\"1\",\"seq\":\"1\",\"image\":\"" IMG_A "\"}]");
+	struct control_message *keep = last("n1", CONTROL_KEEP);
+	assert_non_null(keep);
+	assert_true(keep->keep.forget);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 /* ---- gangs ---- */
@@ -910,6 +969,8 @@ int main(void)
 		TEST(test_a_gang_is_done_when_all_ranks_are),
 		TEST(test_a_cancelled_reclaim_lets_all_ranks_go_on),
 		TEST(test_a_start_that_cannot_be_booked_tells_nobody),
+		TEST(test_groups_are_admitted),
+		TEST(test_jobs_long_over_are_forgotten),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,6 +26,8 @@
 #define AGENT_QUEUE_MAX (8u << 20)
 #define LOGS_OPEN_MAX 256
 #define OUTLOOK_EVERY_NS (10 * NS_PER_S)
+#define FORGET_EVERY_NS (10 * 60 * NS_PER_S)
+#define FORGET_MAX 64 /* jobs in one go: each is a commit */
 
 /* ---- what the engine asks of us ---- */
 
@@ -184,6 +186,12 @@ static void job_changed(void *user, const char *job)
 	watch_changed(user, job);
 }
 
+static bool in_group(void *user, const char *group, const char *person)
+{
+	struct coordinator *c = user;
+	return settings_in_group(c->settings, group, person);
+}
+
 static const struct engine_ops engine_ops = {
 	.save = save_record,
 	.forget = forget_record,
@@ -196,6 +204,7 @@ static const struct engine_ops engine_ops = {
 	.output = store_output,
 	.output_position = output_position,
 	.changed = job_changed,
+	.in_group = in_group,
 };
 
 /* ---- time ---- */
@@ -254,6 +263,38 @@ static void look_ahead(void *user)
 	forecast_each(c->forecast, clock_wall_ms(), rate_known, c->engine);
 	engine_plan_intervals(c->engine, clock_boot_ns());
 	(void)loop_timer_in(&c->outlook, OUTLOOK_EVERY_NS);
+}
+
+/* Request ids of submits, made in one transaction with their job: without it they mean nothing. */
+struct stale {
+	struct coordinator *c;
+	struct store_txn txn;
+};
+
+static int stale_add(void *user, const struct store_kv *kv)
+{
+	struct stale *s = user;
+	struct rest_job job;
+	if (engine_job(s->c->engine, kv->value, &job))
+		return 0;
+	store_delete(&s->txn, kv->key);
+	return s->txn.count >= STORE_TXN_MAX / 2; /* the rest in the next round */
+}
+
+static void forget_old(void *user)
+{
+	struct coordinator *c = user;
+	struct stale s = { .c = c, .txn = STORE_TXN_INIT };
+	size_t jobs = c->config->keep ? engine_forget(c->engine, c->config->keep / NS_PER_MS,
+						      clock_wall_ms(), FORGET_MAX) : 0;
+	int r = store_list(c->store, "requests/", stale_add, &s);
+	bool more = jobs == FORGET_MAX || r > 0;
+	if (s.txn.count)
+		r = store_commit(c->store, &s.txn, NULL);
+	store_txn_done(&s.txn);
+	if (r < 0)
+		log_warn("request ids of forgotten jobs cannot be removed: %s", strerror(-r));
+	(void)loop_timer_in(&c->forget, more && r >= 0 ? NS_PER_S : FORGET_EVERY_NS);
 }
 
 /* ---- agents ---- */
@@ -506,6 +547,7 @@ int coordinator_open(const char *dir, const struct coordinator_config *config,
 	loop_timer_init(&c->tick, c->loop, tick_due, c);
 	loop_timer_init(&c->sync, c->loop, sync_logs, c);
 	loop_timer_init(&c->outlook, c->loop, look_ahead, c);
+	loop_timer_init(&c->forget, c->loop, forget_old, c);
 	if (r == 0)
 		r = map_new(&c->logs);
 	if (r == 0)
@@ -528,6 +570,8 @@ int coordinator_open(const char *dir, const struct coordinator_config *config,
 		r = loop_timer_in(&c->sync, NS_PER_S);
 	if (r == 0)
 		r = loop_timer_in(&c->outlook, NS_PER_S);
+	if (r == 0)
+		r = loop_timer_in(&c->forget, NS_PER_S);
 	if (r < 0) {
 		coordinator_close(c);
 		return r;
@@ -547,6 +591,7 @@ void coordinator_close(struct coordinator *c)
 	if (c->loop) {
 		loop_timer_stop(&c->sync);
 		loop_timer_stop(&c->outlook);
+	loop_timer_stop(&c->forget);
 		if (c->http)
 			watch_close_all(c);
 		http_server_close(c->http);

@@ -47,6 +47,7 @@ struct coordinator {
 	struct loop_timer tick;
 	struct loop_timer sync; /* of logs, once a second */
 	struct loop_timer outlook; /* rates of owners, to the engine */
+	struct loop_timer forget;  /* jobs long over, and what names them */
 	/* A submit under way: its job record and its request id are one transaction. */
 	const char *submit_request;
 };
@@ -81,5 +82,8 @@ int settings_stop_all(struct settings *s, bool on, struct diag *diag);
 int settings_floor_cap(struct settings *s, uint64_t bits_per_s, struct diag *diag);
 /* spans: [{"days": [...], "from": "HH:MM", "to": "HH:MM"}]; an empty list ends it. */
 int settings_blackout(struct settings *s, json_t *spans, struct diag *diag);
+/* people: their names; an empty list ends the group. */
+int settings_group(struct settings *s, const char *name, json_t *people, struct diag *diag);
+bool settings_in_group(const struct settings *s, const char *group, const char *person);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a campus operator changes while it runs: the stop switch, the cap on
- * floors, blackout hours. One record in the store, so that a restart forgets
+ * floors, blackout hours, and who is in which group of users (owners' terms may
+ * admit groups). One record in the store, so that a restart forgets
  * nothing; blackout hours are local time of this machine, looked at once a
  * minute.
  */
@@ -18,6 +19,14 @@
 
 #define SETTINGS_KEY "settings"
 #define SPANS_MAX 64
+#define GROUPS_MAX 1000
+#define MEMBERS_MAX 10000
+
+struct group {
+	char *name;
+	char **people;
+	size_t people_count;
+};
 
 struct settings_record {
 	bool stop_all;
@@ -25,7 +34,16 @@ struct settings_record {
 	uint64_t floor_cap;
 	struct terms_span *blackout;
 	size_t blackout_count;
+	struct group *groups;
+	size_t groups_count;
 };
+
+static const struct schema_field group_fields[] = {
+	FIELD_STR(struct group, name, IDENTITY_NAME_MAX, .flags = FIELD_REQUIRED),
+	FIELD_STRLIST(struct group, people, IDENTITY_NAME_MAX, MEMBERS_MAX, .help = "enrolled names"),
+	FIELD_END,
+};
+static const struct schema group_schema = SCHEMA(struct group, "group", group_fields);
 
 static const struct schema_field span_fields[] = {
 	FIELD_STRLIST(struct terms_span, days, 3, 7, .help = "mon ... sun; none = every day"),
@@ -41,6 +59,8 @@ static const struct schema_field settings_fields[] = {
 	FIELD_RATE(struct settings_record, floor_cap, 0, 1e13, .help = "bit/s, sum of all floors"),
 	FIELD_LIST(struct settings_record, blackout, &span_schema, SPANS_MAX,
 		   .help = "hours without floors"),
+	FIELD_LIST(struct settings_record, groups, &group_schema, GROUPS_MAX,
+		   .help = "of users, for owners' terms"),
 	FIELD_END,
 };
 static const struct schema settings_schema =
@@ -248,6 +268,56 @@ int settings_blackout(struct settings *s, json_t *spans, struct diag *diag)
 	given.stop_all = next.stop_all;
 	given.floor_cap_set = next.floor_cap_set;
 	given.floor_cap = next.floor_cap;
+	given.groups = next.groups;
+	given.groups_count = next.groups_count;
+	next.groups = NULL;
+	next.groups_count = 0;
 	schema_done(&settings_schema, &next);
 	return change(s, &given, diag);
+}
+
+bool settings_in_group(const struct settings *s, const char *group, const char *person)
+{
+	for (size_t i = 0; s && i < s->now.groups_count; i++) {
+		const struct group *g = &s->now.groups[i];
+		if (strcmp(g->name, group) != 0)
+			continue;
+		for (size_t k = 0; k < g->people_count; k++)
+			if (strcmp(g->people[k], person) == 0)
+				return true;
+	}
+	return false;
+}
+
+/* The groups without this one, and with it if it has anybody, as JSON for the schema to check. */
+int settings_group(struct settings *s, const char *name, json_t *people, struct diag *diag)
+{
+	CLEANUP_JSON json_t *out = schema_encode(&settings_schema, &s->now);
+	json_t *groups = json_object_get(out, "groups"), *g;
+	struct settings_record next;
+	size_t i;
+	int r = 0;
+	if (!identity_name_is_valid(name))
+		return diag_set(diag, -EINVAL, "name", "\"%.80s\" is no name", name);
+	json_array_foreach(people, i, g)
+		if (!json_is_string(g) || !identity_name_is_valid(json_string_value(g)))
+			return diag_set(diag, -EINVAL, "people", "\"%.80s\" is no name",
+					json_is_string(g) ? json_string_value(g) : "?");
+	if (out && !groups) {
+		groups = json_array();
+		(void)json_object_set_new(out, "groups", groups);
+	}
+	for (i = 0; i < json_array_size(groups);) {
+		g = json_array_get(groups, i);
+		if (strcmp(json_string_value(json_object_get(g, "name")), name) == 0)
+			(void)json_array_remove(groups, i);
+		else
+			i++;
+	}
+	if (json_array_size(people) &&
+	    json_array_append_new(groups, json_pack("{s:s,s:O}", "name", name, "people", people)) < 0)
+		r = diag_set(diag, -ENOMEM, "settings", "out of memory");
+	if (r == 0)
+		r = out ? schema_decode(&settings_schema, out, SCHEMA_OPEN, NULL, &next, diag) : -ENOMEM;
+	return r < 0 ? r : change(s, &next, diag);
 }

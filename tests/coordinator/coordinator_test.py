@@ -333,6 +333,40 @@ class Whole(unittest.TestCase):
         self.assertEqual((s["stop_all"], s["floor_cap"], s["blackout"][0]["from"]),
                          (True, "123000000", "08:00"))
 
+    def test_groups_of_users(self):
+        c = self.campus
+        r = c.cli(c.admin_dir, "admin", "group", "physics", "ada", "alan")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        c.cli(c.admin_dir, "admin", "group", "chemistry", "marie")
+        c.cli(c.admin_dir, "admin", "blackout", "mon-fri 08:00-18:00")
+        r = c.cli(c.admin_dir, "admin", "group", "physics", "not a name")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("not a name", r.stderr)
+        c.cli(c.admin_dir, "admin", "group", "chemistry", "none")
+        c.kill()
+        c.start()
+        s = c.call(c.admin_dir, "GET", "/v1/admin/settings")
+        self.assertEqual(s["groups"], [{"name": "physics", "people": ["ada", "alan"]}])
+        self.assertEqual(len(s["blackout"]), 1)
+
+    def test_jobs_long_over_are_forgotten(self):
+        c = self.campus
+        c.kill()
+        config = os.path.join(c.dir, "config.yaml")
+        with open(config, "w") as f:
+            f.write("keep: 2s\n")
+        c.start(config=config)
+        alice = c.enrol("guest", "alice")
+        job = self.submit(alice, request_id="r1")
+        c.call(alice, "POST", "/v1/jobs/%s/cancel" % job)
+        self.state_is(alice, job, "cancelled")
+        c.kill()
+        time.sleep(2.1)  # its age is wall-clock time
+        c.start(config=config)
+        wait_for("it is forgotten", lambda: not c.call(alice, "GET", "/v1/jobs?all=1")["jobs"])
+        # Nor is its request id known any more: the same again is a new job.
+        self.assertNotEqual(self.submit(alice, request_id="r1"), job)
+
     def test_settings_file_is_checked(self):
         c = self.campus
         path = os.path.join(c.dir, "settings.yaml")
