@@ -113,8 +113,12 @@ static void floor_update(struct agent *a)
 	uint64_t cap = edge_floor_cap(a->edge);
 	if (a->floor_cap_bps)
 		cap = MIN(cap, a->floor_cap_bps);
+	uint64_t before = edge_floor_get(a->edge);
 	if (edge_floor_set(a->edge, MIN(sum, cap)) < 0)
 		log_warn("edge: cannot set the floor of moves");
+	else if (edge_floor_get(a->edge) != before)
+		log_info("edge: moves have a floor of %llu bit/s",
+			 (unsigned long long)edge_floor_get(a->edge));
 }
 
 static void on_progress(struct guest *g, struct guest_move *m,

@@ -12,7 +12,9 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/clock.h"
 #include "lab/reference.h"
+#include "lab/report_internal.h"
 
 static void line(struct observe_run *r, const char *text, uint64_t now)
 {
@@ -95,9 +97,42 @@ static void test_window(void **state)
 	assert_int_equal(reference_window_needed_ns(0, 1000000, 0), 2000000000u);
 }
 
+/* A line of an agent's log of so long ago. */
+static size_t log_line(char *to, size_t size, uint64_t ago_ms, const char *what)
+{
+	uint64_t wall_ms = clock_wall_ms() - ago_ms;
+	time_t t = (time_t)(wall_ms / 1000);
+	struct tm tm;
+	char when[32];
+
+	assert_non_null(gmtime_r(&t, &tm));
+	(void)strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S", &tm);
+	return (size_t)snprintf(to, size, "%s.%03uZ info reclaimd: %s\n", when,
+				(unsigned)(wall_ms % 1000), what);
+}
+
+static void test_floors(void **state)
+{
+	char text[1024];
+	uint64_t now = clock_boot_ns();
+	size_t n = log_line(text, sizeof(text), 8000, "edge: moves have a floor of 20000000 bit/s");
+
+	n += log_line(text + n, sizeof(text) - n, 7000, "job x: something else of 99 bit/s");
+	n += log_line(text + n, sizeof(text) - n, 6000, "edge: moves have a floor of 40000000 bit/s");
+	(void)log_line(text + n, sizeof(text) - n, 5000, "edge: moves have a floor of 0 bit/s");
+	/* 2 s at 20 Mbit/s and 1 s at 40, of ten. A log counts in ms. */
+	assert_true(abs((int)(floors_granted(text, now - 10000 * NS_PER_MS, now) - 8e6)) < 200000);
+	assert_true(abs((int)(floors_granted(text, now - 7000 * NS_PER_MS, now - 6000 * NS_PER_MS) -
+			      20e6)) < 200000);
+	assert_true(floors_granted(text, now - 4000 * NS_PER_MS, now) < 1);
+	assert_true(floors_granted("", now - 4000 * NS_PER_MS, now) < 1);
+	assert_true(floors_granted("moves have a floor of 5 bit/s", 1, now) < 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_floors),
 		cmocka_unit_test(test_lines),
 		cmocka_unit_test(test_tail),
 		cmocka_unit_test(test_window),

@@ -136,10 +136,28 @@ static size_t moves_beside(struct lab *l, const struct outcome *o, const struct 
 	return count;
 }
 
+/* Floors that stood on the flow's links in that time, those of other reclaims too. A machine's
+ * floor is of all its moves; the share of them that crossed is taken. */
+static double floors_beside(struct lab *l, const struct outcome *o, const struct scenario_flow *f,
+			    uint64_t from_ns, uint64_t to_ns)
+{
+	double sum = 0;
+
+	for (size_t i = 0; i < l->reclaims.count; i++) {
+		const struct lab_reclaim *r = &l->reclaims.data[i];
+		uint64_t from = MAX(from_ns, r->asked_ns), to = MIN(to_ns, r->freed_ns);
+
+		if (r->jobs_count && from < to)
+			sum += floors_of_machine(l, r->machine, from, to) *
+			       ((double)(to - from) / (double)(to_ns - from_ns)) *
+			       (double)moves_beside(l, o, r, f) / (double)r->jobs_count;
+	}
+	return sum;
+}
+
 /*
  * Research traffic before the first reclaim and while reclaims with a window
- * were under way. Floors granted are those of the moves that crossed the same
- * links, averaged over the same time.
+ * were under way, against the floors that the edges had set at that time.
  */
 static void background_outcome(struct lab *l, struct outcome *o)
 {
@@ -169,8 +187,7 @@ static void background_outcome(struct lab *l, struct outcome *o)
 		if (strcmp(r->mode, "notice") != 0 || !r->freed_ns || span <= 2 * FLOW_BIN_NS)
 			continue;
 		sum += span * flow_mbps(l->flows[at], r->asked_ns, r->freed_ns);
-		floors += (double)moves_beside(l, o, r, f) *
-			  (double)l->scenario.system.floor_bps / 1e6 * span;
+		floors += floors_beside(l, o, f, r->asked_ns, r->freed_ns) / 1e6 * span;
 		weight += span;
 	}
 	if (weight > 0) {

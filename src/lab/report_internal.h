@@ -32,6 +32,11 @@ struct outcome {
 	size_t checks_count;
 };
 
+/* floors.c: bit/s that one machine's moves were guaranteed, averaged over that time: from the text
+ * of its agent's log, and read from there. */
+double floors_granted(const char *text, uint64_t from_ns, uint64_t to_ns);
+double floors_of_machine(const struct lab *l, size_t machine, uint64_t from_ns, uint64_t to_ns);
+
 uint64_t report_number(json_t *obj, const char *key);
 /* Fills o->checks by the scenario's list, and those that always apply. */
 void checks_run(struct lab *l, struct outcome *o);
