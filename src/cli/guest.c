@@ -48,6 +48,8 @@ static int job_call(struct http_client *c, const char *method, const char *id, c
 	return r < 0 ? r : schema_decode(&rest_job_schema, in, SCHEMA_OPEN, NULL, ret, diag);
 }
 
+#define SUBMIT_AGAIN_NS (20 * NS_PER_S)
+
 /* ---- submit ---- */
 
 static bool looks_like_job_file(const char *path)
@@ -172,6 +174,37 @@ static int upload_inputs(struct http_client *c, const struct job_spec *spec, str
 	return schema_decode(&rest_job_schema, in, SCHEMA_OPEN, NULL, job, diag);
 }
 
+/* The coordinator went away in the middle, and may be back in a moment. */
+static bool went_away(int r)
+{
+	return r == -ECONNREFUSED || r == -ECONNRESET || r == -EPIPE || r == -ETIMEDOUT;
+}
+
+/* The job, and then its inputs if it still waits for them. */
+static int submit_once(struct http_client *c, const struct job_spec *spec, json_t *body,
+		       struct rest_job *ret, struct diag *diag)
+{
+	CLEANUP_JSON json_t *in = NULL;
+	int r = http_client_call(c, "POST", "/v1/jobs", body, &in, diag);
+	if (r == 0)
+		r = schema_decode(&rest_job_schema, in, SCHEMA_OPEN, NULL, ret, diag);
+	if (r == 0 && spec->inputs_count > 0 && ret->state == REST_JOB_STAGING) {
+		r = upload_inputs(c, spec, ret, diag);
+		if (went_away(r)) {
+			schema_done(&rest_job_schema, ret); /* it is asked for again */
+		} else if (r < 0) {
+			/* Half a job is no job. */
+			struct rest_job gone;
+			if (job_call(c, "POST", ret->id, "/cancel", &gone, NULL) == 0)
+				schema_done(&rest_job_schema, &gone);
+			schema_done(&rest_job_schema, ret);
+		}
+	}
+	return r;
+}
+
+/* Once it has begun, a submit outlives a restart of the coordinator: its request id makes the same
+ * job of the second try. */
 static int submit_spec(struct http_client *c, struct job_spec *spec, struct rest_job *ret,
 		       struct diag *diag)
 {
@@ -185,22 +218,19 @@ static int submit_spec(struct http_client *c, struct job_spec *spec, struct rest
 	submit.spec = r == 0 ? job_spec_to_json(spec) : NULL;
 	CLEANUP_JSON json_t *body = submit.spec ? schema_encode(&rest_submit_schema, &submit) : NULL;
 	submit.request_id = NULL; /* not owned */
-	CLEANUP_JSON json_t *in = NULL;
-	if (r == 0)
-		r = body ? http_client_call(c, "POST", "/v1/jobs", body, &in, diag)
-			 : diag_set(diag, -ENOMEM, "", "out of memory");
 	schema_done(&rest_submit_schema, &submit);
-	if (r == 0)
-		r = schema_decode(&rest_job_schema, in, SCHEMA_OPEN, NULL, ret, diag);
-	if (r == 0 && spec->inputs_count > 0) {
-		r = upload_inputs(c, spec, ret, diag);
-		if (r < 0) {
-			/* Half a job is no job. */
-			struct rest_job gone;
-			if (job_call(c, "POST", ret->id, "/cancel", &gone, NULL) == 0)
-				schema_done(&rest_job_schema, &gone);
-			schema_done(&rest_job_schema, ret);
-		}
+	if (r < 0)
+		return r;
+	if (!body)
+		return diag_set(diag, -ENOMEM, "", "out of memory");
+	r = submit_once(c, spec, body, ret, diag);
+	uint64_t until = clock_boot_ns() + SUBMIT_AGAIN_NS;
+	bool begun = r != -ECONNREFUSED; /* nobody there from the start: said at once */
+	while (begun && went_away(r) && clock_boot_ns() < until) {
+		struct timespec pause = { 0, 200 * 1000 * 1000 };
+		(void)nanosleep(&pause, NULL);
+		*diag = (struct diag)DIAG_INIT;
+		r = submit_once(c, spec, body, ret, diag);
 	}
 	return r;
 }

@@ -336,6 +336,15 @@ int engine_results_ready(struct engine *e, const char *id, uint64_t epoch, uint6
 	return ejob_save(e, j);
 }
 
+void engine_expire_staging(struct engine *e, uint64_t after_ms, uint64_t now_ns, uint64_t wall_ms)
+{
+	for (size_t i = 0; i < e->jobs.count; i++) {
+		struct ejob *j = e->jobs.data[i];
+		if (j->state == REST_JOB_STAGING && j->submitted_ms + after_ms <= wall_ms)
+			(void)engine_cancel(e, j->id, "its inputs did not come", now_ns); /* or at the next look */
+	}
+}
+
 static void send_stop(struct engine *e, const struct ejob *j, const char *why)
 {
 	struct control_message m = {

@@ -124,6 +124,8 @@ json_t *engine_nodes(struct engine *e, uint64_t now_ns);
 /* In words and numbers: what was known, considered, and why this one. A new reference, or NULL. */
 json_t *engine_why(struct engine *e, const char *id, uint64_t now_ns);
 
+/* Cancels jobs whose inputs did not come for so long: whoever submitted them is not there any more. */
+void engine_expire_staging(struct engine *e, uint64_t after_ms, uint64_t now_ns, uint64_t wall_ms);
 /* Removes jobs that have been over for so long, records and files, at most `max` of them: how many. */
 size_t engine_forget(struct engine *e, uint64_t keep_ms, uint64_t wall_ms, size_t max);
 

@@ -656,6 +656,20 @@ static void test_groups_are_admitted(void **state)
 	assert_int_equal(job("j3").state, REST_JOB_QUEUED);
 }
 
+static void test_inputs_that_never_come(void **state)
+{
+	CLEANUP_JSON json_t *spec = json_pack("{s:s,s:[s]}", "name", "j1", "command", "true");
+	const struct rest_submit s = { .spec = spec, .inputs = true };
+	struct diag diag = DIAG_INIT;
+	assert_int_equal(engine_submit(w.e, "j1", "ann", &s, w.now, 1000, &diag), 0);
+	submit("j2", "ann");
+	engine_expire_staging(w.e, 500, w.now, 1499);
+	assert_int_equal(job("j1").state, REST_JOB_STAGING);
+	engine_expire_staging(w.e, 500, w.now, 1500);
+	assert_int_equal(job("j1").state, REST_JOB_CANCELLED);
+	assert_int_equal(job("j2").state, REST_JOB_QUEUED);
+}
+
 static void test_jobs_long_over_are_forgotten(void **state)
 {
 	node_up("n1", "");
@@ -970,6 +984,7 @@ int main(void)
 		TEST(test_a_cancelled_reclaim_lets_all_ranks_go_on),
 		TEST(test_a_start_that_cannot_be_booked_tells_nobody),
 		TEST(test_groups_are_admitted),
+		TEST(test_inputs_that_never_come),
 		TEST(test_jobs_long_over_are_forgotten),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

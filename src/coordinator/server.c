@@ -27,6 +27,7 @@
 #define LOGS_OPEN_MAX 256
 #define OUTLOOK_EVERY_NS (10 * NS_PER_S)
 #define FORGET_EVERY_NS (10 * 60 * NS_PER_S)
+#define STAGING_MS_MAX (24 * 3600 * 1000) /* the largest inputs over a slow line take hours */
 #define FORGET_MAX 64 /* jobs in one go: each is a commit */
 
 /* ---- what the engine asks of us ---- */
@@ -285,6 +286,7 @@ static void forget_old(void *user)
 {
 	struct coordinator *c = user;
 	struct stale s = { .c = c, .txn = STORE_TXN_INIT };
+	engine_expire_staging(c->engine, STAGING_MS_MAX, clock_boot_ns(), clock_wall_ms());
 	size_t jobs = c->config->keep ? engine_forget(c->engine, c->config->keep / NS_PER_MS,
 						      clock_wall_ms(), FORGET_MAX) : 0;
 	int r = store_list(c->store, "requests/", stale_add, &s);
