@@ -331,16 +331,31 @@ bool route_expire_stored(struct route *r, uint64_t now_ms, struct route_stored *
 	return false;
 }
 
+/*
+ * The deepest alone would draw every search of the tree to the one leaf that
+ * stands a level below all others, until the news that it has left is up here:
+ * one search would find it and the rest would end at leaves that stand no
+ * deeper than their holes. So one level less is as good, if it is deeper than
+ * the hole.
+ */
 int route_deepest(const struct route *r, uint64_t hole)
 {
 	int best = -1;
+	uint32_t top = 0, here = route_depth(r->position, r->degree);
 	if (r->children == 0)
 		return -1;
 	uint32_t start = hash31((uint32_t)(hole ^ hole >> 24) ^ (uint32_t)(r->self >> 40)) % r->degree;
-	for (uint32_t k = 0; k < r->degree; k++) {
+	for (uint32_t i = 0; i < r->degree; i++) {
+		if (r->slots[i].state == SLOT_CHILD && r->slots[i].height > top)
+			top = r->slots[i].height;
+	}
+	uint32_t depth = route_depth(hole, r->degree), below = depth > here ? depth - here : 0;
+	uint32_t least = top > 0 ? top - 1 : 0;
+	if (least < below)
+		least = below < top ? below : top;
+	for (uint32_t k = 0; k < r->degree && best < 0; k++) {
 		uint32_t i = (start + k) % r->degree;
-		const struct route_slot *s = &r->slots[i];
-		if (s->state == SLOT_CHILD && (best < 0 || s->height > r->slots[best].height))
+		if (r->slots[i].state == SLOT_CHILD && r->slots[i].height >= least)
 			best = (int)i;
 	}
 	return best;
