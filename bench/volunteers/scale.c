@@ -235,7 +235,7 @@ static double run(uint32_t nodes, const struct costs *c, bool quiet)
 
 int main(int argc, char **argv)
 {
-	struct costs c = { .value_s = 0.222, .master_s = 40e-6, .relay_s = 40e-6, .node_s = 2e-3,
+	struct costs c = { .value_s = 0.222, .master_s = 30e-6, .relay_s = 45e-6, .node_s = 1.6e-3,
 			   .hop_s = 2e-3 };
 	if (argc == 6)
 		c = (struct costs){ atof(argv[1]) / 1e3, atof(argv[2]) / 1e6, atof(argv[3]) / 1e6,
