@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See master.h. Members are volunteers that hold a socket. In named mode the
- * tree says who stands where; every change of it ends in SIGNAL_ATTACH to
- * whoever must connect anew, or in an answer if the offer is here already. In
- * local mode offers go into the tree at the root and find their own way.
+ * See master.h. Members are volunteers that hold a socket, or whose socket's
+ * server went down while their channel stood. In named mode they get their places
+ * from master_places.c; in local mode offers go into the tree at the root and find
+ * their own way.
  */
 #include "volunteer/master.h"
 
@@ -23,9 +23,6 @@
 #define TICK_MS 100u
 #define PING_MS 3000u       /* a suspect must answer within; a busy machine is slow, not dead */
 #define SUSPECT_MS 2000u    /* heard more recently than that: no suspect */
-/* So many connect at a time; the others wait with their offers. All at once would make each take
- * longer than a reservation lasts, and nobody would arrive. */
-#define CONNECTING_MAX 192u
 /* Where no channel could be made another one is tried after this, then twice as late each time. */
 #define RETRY_MIN_MS 5000u
 #define RETRY_MAX_MS 300000u
@@ -51,9 +48,6 @@ void master_send(struct master *m, struct master_member *v, const struct signal 
 		(void)v->ops->send(v->socket, text, strlen(text)); /* a full one is closed there */
 }
 
-static void repairs(struct master *m);
-static void place_waiting(struct master *m);
-
 /* ---- the root's channels ---- */
 
 static void child_forget(struct master *m, int slot)
@@ -63,7 +57,7 @@ static void child_forget(struct master *m, int slot)
 		rtc_channel_close(TAKE(c->channel));
 }
 
-static int root_answer(struct master *m, int slot, const char *offer, size_t len,
+int master_root_answer(struct master *m, int slot, const char *offer, size_t len,
 		       struct strbuf *ret_sdp, struct diag *diag)
 {
 	child_forget(m, slot);
@@ -116,7 +110,7 @@ static void root_child_changed(void *user, bool up, uint64_t child, uint32_t gen
 		return;
 	v->via_tree = false;
 	if (m->tree && tree_detached(m->tree, child, master_now_ms(m)) == 0)
-		repairs(m);
+		master_repairs(m);
 }
 
 static void root_take_offer(void *user, int slot, uint64_t origin, const void *sdp, size_t len)
@@ -124,7 +118,7 @@ static void root_take_offer(void *user, int slot, uint64_t origin, const void *s
 	struct master *m = user;
 	struct strbuf answer = STRBUF_INIT;
 	(void)origin;
-	if (root_answer(m, slot, sdp, len, &answer, NULL) < 0)
+	if (master_root_answer(m, slot, sdp, len, &answer, NULL) < 0)
 		m->stats.refused++; /* the candidate runs out */
 	else
 		node_answer_made(m->root, slot, answer.data, answer.len, master_now_ms(m));
@@ -160,119 +154,7 @@ static const struct node_ops root_ops = {
 	.take_offer = root_take_offer, .arrived = root_arrived, .cancel = root_nothing,
 };
 
-/* ---- places ---- */
-
-static void member_relay(struct master *m, struct master_member *v, const char *why)
-{
-	struct signal s = { .type = SIGNAL_RELAY, .what = (char *)why };
-	v->relay = true;
-	v->via_tree = false;
-	master_send(m, v, &s);
-}
-
-/* The place's parent gets the offer; the root answers by itself. */
-static void deliver_offer(struct master *m, struct master_member *v, const struct tree_place *place)
-{
-	char *offer = TAKE(v->offer);
-	struct diag diag = DIAG_INIT;
-	if (place->parent != m->root_id) {
-		struct master_member *p = master_find(m, place->parent);
-		struct signal s = { .type = SIGNAL_OFFER, .node = v->node, .sdp = offer,
-				    .position = place->position, .generation = place->generation };
-		if (p)
-			master_send(m, p, &s);
-		free(offer);
-		return;
-	}
-	struct strbuf answer = STRBUF_INIT;
-	int slot = node_expect(m->root, v->node, place->position, place->generation, master_now_ms(m));
-	if (slot >= 0 && root_answer(m, slot, offer, strlen(offer), &answer, &diag) == 0) {
-		struct signal s = { .type = SIGNAL_ANSWER, .generation = place->generation,
-				    .position = place->position, .sdp = answer.data };
-		master_send(m, v, &s);
-	} else {
-		m->stats.refused++;
-		member_relay(m, v, diag.what[0] ? diag.what : "the offer cannot be answered");
-	}
-	strbuf_done(&answer);
-	free(offer);
-}
-
-static void ask_offer(struct master *m, struct master_member *v, const struct tree_place *place)
-{
-	struct signal s = { .type = SIGNAL_ATTACH, .generation = place->generation,
-			    .position = place->position };
-	v->generation = place->generation;
-	master_send(m, v, &s);
-}
-
-static void repairs(struct master *m)
-{
-	struct tree_place place;
-	while (tree_next_repair(m->tree, &place)) {
-		struct master_member *v = master_find(m, place.node);
-		m->stats.moves++;
-		if (v)
-			ask_offer(m, v, &place);
-	}
-}
-
-static void wait_for_place(struct master *m, struct master_member *v)
-{
-	if (v->waiting || VEC_PUSH(&m->waiting, v->node) < 0)
-		return;
-	v->waiting = true;
-}
-
-static bool try_place(struct master *m, struct master_member *v)
-{
-	struct tree_place place;
-	int r = tree_place(m->tree, v->node, master_now_ms(m), &place);
-	if (r == -EAGAIN)
-		return false;
-	if (r < 0)
-		return true; /* has one already, or no memory: it goes on over its socket */
-	v->generation = place.generation;
-	if (v->offer)
-		deliver_offer(m, v, &place);
-	else
-		ask_offer(m, v, &place);
-	return true;
-}
-
-static void place_waiting(struct master *m)
-{
-	while (m->waiting_at < m->waiting.count &&
-	       tree_count(m->tree, TREE_CONNECTING) < CONNECTING_MAX) {
-		struct master_member *v = master_find(m, m->waiting.data[m->waiting_at]);
-		if (v && v->waiting && !try_place(m, v))
-			break;
-		if (v)
-			v->waiting = false;
-		m->waiting_at++;
-	}
-	if (m->waiting_at == m->waiting.count)
-		m->waiting_at = m->waiting.count = 0;
-}
-
-void master_tree_attached(struct master *m, struct master_member *v, const struct frame *f)
-{
-	if (tree_attached(m->tree, v->node, f->generation, master_now_ms(m)) < 0)
-		return;
-	repairs(m);
-	place_waiting(m);
-}
-
 /* ---- members ---- */
-
-static void member_leave_tree(struct master *m, struct master_member *v)
-{
-	v->via_tree = false;
-	if (m->tree && tree_leave(m->tree, v->node, master_now_ms(m)) == 0) {
-		repairs(m);
-		place_waiting(m);
-	}
-}
 
 static void member_left(struct master *m, struct master_member *v)
 {
@@ -296,7 +178,7 @@ static void member_left(struct master *m, struct master_member *v)
 			node_link_down(m->root, slot, master_now_ms(m));
 		}
 	}
-	member_leave_tree(m, v);
+	master_leave_tree(m, v);
 	if (m->ops->volunteers)
 		m->ops->volunteers(m->user, m->stats.volunteers);
 	master_pump(m);
@@ -467,12 +349,12 @@ static void on_join(struct master *m, struct master_member *v, struct signal *s)
 		m->first_join_ms = master_now_ms(m);
 	send_welcome(m, v);
 	if (m->config.relay_only || !s->sdp) {
-		member_relay(m, v, s->sdp ? "this map works without direct channels"
+		master_relay(m, v, s->sdp ? "this map works without direct channels"
 					  : "this volunteer offers no direct channel");
 	} else if (m->tree) {
 		v->offer = TAKE(s->sdp);
-		wait_for_place(m, v);
-		place_waiting(m);
+		master_wait_for_place(m, v);
+		master_place_waiting(m);
 	} else {
 		local_offer(m, v, s->sdp, (uint32_t)s->generation, ROUTE_ANYWHERE);
 	}
@@ -497,7 +379,7 @@ static void on_offer(struct master *m, struct master_member *v, struct signal *s
 	if (state == TREE_ATTACHED)
 		return;
 	if (tree_target(m->tree, v->node, &place) == 0 && place.generation == v->generation)
-		deliver_offer(m, v, &place);
+		master_deliver_offer(m, v, &place);
 }
 
 static void on_answer(struct master *m, struct master_member *v, struct signal *s)
@@ -520,8 +402,8 @@ static void on_failed(struct master *m, struct master_member *v, const struct si
 	if (m->tree && s->generation != v->generation)
 		return;
 	/* Its place goes to somebody else; it goes on over its socket, as a leaf of nobody. */
-	member_leave_tree(m, v);
-	member_relay(m, v, "no direct channel could be made");
+	master_leave_tree(m, v);
+	master_relay(m, v, "no direct channel could be made");
 	v->retry_pause_ms = v->retry_pause_ms ? 2 * v->retry_pause_ms : RETRY_MIN_MS;
 	v->retry_pause_ms = MIN(v->retry_pause_ms, (uint64_t)RETRY_MAX_MS);
 	v->retry_ms = master_now_ms(m) + v->retry_pause_ms;
@@ -535,7 +417,7 @@ static void on_lost(struct master *m, struct master_member *v, uint64_t child)
 		return;
 	c->via_tree = false;
 	if (tree_detached(m->tree, child, master_now_ms(m)) == 0)
-		repairs(m);
+		master_repairs(m);
 	master_suspect(m, c);
 }
 
@@ -548,7 +430,7 @@ void master_detached(struct master *m, struct master_member *v)
 	struct master_member *p = master_find(m, place.parent);
 	uint64_t parent = place.parent;
 	if (tree_detached(m->tree, v->node, master_now_ms(m)) == 0)
-		repairs(m);
+		master_repairs(m);
 	if (p && parent != m->root_id)
 		master_suspect(m, p);
 }
@@ -626,22 +508,6 @@ void master_socket_text(struct master *m, struct master_member *v, const char *t
 
 /* ---- the tick ---- */
 
-static void expire_places(struct master *m)
-{
-	uint64_t node;
-	while (m->tree && tree_expire(m->tree, master_now_ms(m), &node)) {
-		struct master_member *v = master_find(m, node);
-		repairs(m);
-		if (!v)
-			continue;
-		v->via_tree = false;
-		wait_for_place(m, v);
-		master_suspect(m, v);
-	}
-	if (m->tree)
-		place_waiting(m);
-}
-
 static void look_at_members(struct master *m)
 {
 	uint64_t now = master_now_ms(m);
@@ -656,7 +522,7 @@ static void look_at_members(struct master *m)
 			master_suspect(m, v);
 		else if (m->tree && v->joined && v->relay && v->retry_ms && now >= v->retry_ms) {
 			v->retry_ms = 0;
-			wait_for_place(m, v);
+			master_wait_for_place(m, v);
 		}
 	}
 }
@@ -666,7 +532,7 @@ static void on_tick(void *user)
 	struct master *m = user;
 	(void)loop_timer_in(&m->tick, TICK_MS * NS_PER_MS); /* armed before */
 	node_tick(m->root, master_now_ms(m));
-	expire_places(m);
+	master_expire_places(m);
 	if (++m->ticks % 5 == 0)
 		look_at_members(m);
 	master_work_tick(m);

@@ -4,6 +4,7 @@
 #define RECLAIM_VOLUNTEER_MASTER_INTERNAL_H
 
 #include "base/map.h"
+#include "base/strbuf.h"
 #include "base/vec.h"
 #include "volunteer/frame.h"
 #include "volunteer/master.h"
@@ -77,6 +78,19 @@ void master_work_tick(struct master *m);
 void master_flush_acks(struct master *m);
 void master_reachable(struct master *m, struct master_member *v);
 void master_tree_attached(struct master *m, struct master_member *v, const struct frame *f);
+/* ---- master_places.c ---- */
+void master_relay(struct master *m, struct master_member *v, const char *why);
+/* Takes v's offer to the place's parent; the root answers by itself. */
+void master_deliver_offer(struct master *m, struct master_member *v, const struct tree_place *place);
+/* Whoever the tree says must connect anew is told. */
+void master_repairs(struct master *m);
+void master_wait_for_place(struct master *m, struct master_member *v);
+void master_place_waiting(struct master *m);
+void master_leave_tree(struct master *m, struct master_member *v);
+void master_expire_places(struct master *m);
+
+int master_root_answer(struct master *m, int slot, const char *offer, size_t len,
+		       struct strbuf *ret_sdp, struct diag *diag);
 void master_detached(struct master *m, struct master_member *v);
 void master_suspect(struct master *m, struct master_member *v);
 void master_member_parts_done(struct master_member *v);
