@@ -6,20 +6,23 @@
  * to its arrival, so that a blocked sender counts.
  *
  *   handover SYSTEM CASE MOVES
- *     SYSTEM  reclaim reclaim_tls tcp tcp_resend zeromq nng
+ *     SYSTEM  reclaim reclaim_tls tcp tcp_resend zeromq nng ucx
  *     CASE    planned behind state killed
  *
  * Every system moves as well as it can: tcp closes and connects anew, tcp_resend
- * numbers, acknowledges and sends again, zeromq and nng disconnect and connect.
+ * numbers, acknowledges and sends again, zeromq and nng disconnect and connect,
+ * ucx flushes its endpoint and opens another.
  * Prints one line per move: cutover_ms added_ms steady_p99_ms lost doubled reordered
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <reclaim/stream.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -41,6 +44,10 @@
 #include <nng/protocol/pipeline0/push.h>
 #endif
 
+#ifdef HAVE_UCX
+#include <ucp/api/ucp.h>
+#endif
+
 #include "stream/registry_server.h"
 
 enum { SIZE = 1024, RATE = 8000, COUNT = 24000, MOVE_AT = 4000, STATE = 64 << 20, RING = 65536 };
@@ -50,6 +57,7 @@ struct message {
 };
 struct side {
 	uint64_t first_ns, last_ns, count, instance, port;
+	uint8_t worker[1024]; /* UCX: the worker's address */
 	bool ready, stop;
 };
 struct shared {
@@ -65,6 +73,34 @@ static struct shared *sh;
 static const char *system_name, *case_name;
 static uint64_t total = 8000; /* messages sent */
 static uint64_t work_ns; /* the receiver's time per message: it falls behind */
+
+/* $HANDOVER_PLACES: "NETNS ADDRESS" of the sender (and registry), the old and the new place;
+ * for ours only. */
+static char place_ns[3][64], place_address[3][64];
+
+static void go_to(int place)
+{
+	char path[128];
+
+	if (!place_ns[place][0])
+		return;
+	snprintf(path, sizeof(path), "/var/run/netns/%s", place_ns[place]);
+	int ns = open(path, O_RDONLY | O_CLOEXEC);
+	if (ns < 0 || setns(ns, CLONE_NEWNET) < 0) {
+		perror(path);
+		_exit(1);
+	}
+	close(ns);
+}
+
+static const char *listen_at(int place, const char *prefix)
+{
+	static char text[96];
+
+	snprintf(text, sizeof(text), "%s%s:0", prefix,
+		 place_ns[place][0] ? place_address[place] : "127.0.0.1");
+	return text;
+}
 
 static uint64_t now_ns(void)
 {
@@ -119,6 +155,7 @@ static void reclaim_side(int me)
 	struct reclaim_node_options o = { .size = sizeof(o), .name = "sink", .registry = sh->registry,
 					  .token = "t", .level = 1, .standby = me == 1,
 					  .no_takeover = strcmp(case_name, "killed") != 0,
+					  .listen = listen_at(1 + me, ""),
 					  .plain = strcmp(system_name, "reclaim_tls") != 0 };
 	struct reclaim_node *n;
 	struct reclaim_msg m[64];
@@ -245,6 +282,97 @@ static void nng_side(int me)
 }
 #endif
 
+#ifdef HAVE_UCX
+static ucp_context_h uctx;
+static ucp_worker_h uworker;
+static ucp_ep_h uep;
+
+static void ucx_open(void)
+{
+	ucp_params_t p = { .field_mask = UCP_PARAM_FIELD_FEATURES,
+			   .features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP };
+	ucp_worker_params_t wp = { .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+				   .thread_mode = UCS_THREAD_MODE_SINGLE };
+	ucp_config_t *config;
+
+	setenv("UCX_TLS", "tcp", 0);
+	setenv("UCX_NET_DEVICES", "lo", 0);
+	if (ucp_config_read(NULL, NULL, &config) || ucp_init(&p, config, &uctx) ||
+	    ucp_worker_create(uctx, &wp, &uworker))
+		die("ucp", -EIO);
+}
+
+static void ucx_wait(void *req)
+{
+	if (!req || UCS_PTR_IS_ERR(req))
+		return;
+	while (ucp_request_check_status(req) == UCS_INPROGRESS)
+		if (!ucp_worker_progress(uworker))
+			(void)ucp_worker_wait(uworker);
+	ucp_request_free(req);
+}
+
+static void ucx_side(int me)
+{
+	ucp_request_param_t p = { .op_attr_mask = 0 };
+	static uint8_t buf[SIZE];
+	ucp_address_t *mine;
+	size_t len;
+
+	ucx_open();
+	if (ucp_worker_get_address(uworker, &mine, &len) || len > sizeof(sh->side[me].worker))
+		die("address", -EIO);
+	memcpy(sh->side[me].worker, mine, len);
+	__atomic_store_n(&sh->side[me].ready, true, __ATOMIC_RELEASE);
+	for (;;) {
+		void *req = ucp_tag_recv_nbx(uworker, buf, SIZE, 1, (ucp_tag_t)-1, &p);
+
+		if (UCS_PTR_IS_ERR(req))
+			return;
+		ucx_wait(req);
+		process(me, buf);
+	}
+}
+
+static void ucx_failed(void *arg, ucp_ep_h ep, ucs_status_t status)
+{
+	(void)arg, (void)ep, (void)status; /* the oracle tells us when to go elsewhere */
+}
+
+static void ucx_connect(int side)
+{
+	ucp_ep_params_t p = { .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS |
+					    UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+					    UCP_EP_PARAM_FIELD_ERR_HANDLER,
+			      .err_handler.cb = ucx_failed,
+			      .address = (ucp_address_t *)sh->side[side].worker,
+			      .err_mode = UCP_ERR_HANDLING_MODE_PEER };
+
+	if (ucp_ep_create(uworker, &p, &uep))
+		die("endpoint", -EIO);
+}
+
+static void ucx_send(const void *kept_bytes)
+{
+	ucp_request_param_t p = { .op_attr_mask = 0 };
+	void *req = ucp_tag_send_nbx(uep, kept_bytes, SIZE, 1, &p);
+
+	if (req && !UCS_PTR_IS_ERR(req))
+		ucp_request_free(req); /* goes when it is done */
+	while (ucp_worker_progress(uworker))
+		;
+}
+
+static void ucx_switch(bool dead)
+{
+	ucp_request_param_t p = { .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
+				  .flags = dead ? UCP_EP_CLOSE_FLAG_FORCE : 0 };
+
+	ucx_wait(ucp_ep_close_nbx(uep, &p)); /* without force it flushes first */
+	ucx_connect(1);
+}
+#endif
+
 static pid_t start_side(int me)
 {
 	pid_t p = fork();
@@ -252,6 +380,7 @@ static pid_t start_side(int me)
 	if (p)
 		return p;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	go_to(1 + me);
 	if (!strncmp(system_name, "reclaim", 7))
 		reclaim_side(me);
 	else if (!strcmp(system_name, "tcp"))
@@ -265,6 +394,10 @@ static pid_t start_side(int me)
 #ifdef HAVE_NNG
 	else if (!strcmp(system_name, "nng"))
 		nng_side(me);
+#endif
+#ifdef HAVE_UCX
+	else if (!strcmp(system_name, "ucx"))
+		ucx_side(me);
 #endif
 	_exit(0);
 }
@@ -318,6 +451,10 @@ static void connect_to(int side)
 	if (!strcmp(system_name, "nng") && nng_dial(npush, text, &ndialer, 0))
 		die("dial", 0);
 #endif
+#ifdef HAVE_UCX
+	if (!strcmp(system_name, "ucx"))
+		ucx_connect(side);
+#endif
 }
 
 static void open_sender(void)
@@ -332,9 +469,14 @@ static void open_sender(void)
 	if (!strcmp(system_name, "nng") && nng_push0_open(&npush))
 		die("open", 0);
 #endif
+#ifdef HAVE_UCX
+	if (!strcmp(system_name, "ucx"))
+		ucx_open();
+#endif
 	if (!strncmp(system_name, "reclaim", 7)) {
 		struct reclaim_node_options o = { .size = sizeof(o), .name = "client", .level = 1,
 						  .registry = sh->registry, .token = "t",
+						  .listen = listen_at(0, ""),
 						  .plain = strcmp(system_name, "reclaim_tls") != 0 };
 		int r = reclaim_node_open(&o, &client);
 
@@ -372,6 +514,12 @@ static void send_one(uint64_t seq, const uint8_t *p)
 	else if (zpush)
 		zmq_send(zpush, p, SIZE, 0);
 #endif
+#ifdef HAVE_UCX
+	else if (uep) {
+		memcpy(kept[seq % RING], p, SIZE);
+		ucx_send(kept[seq % RING]);
+	}
+#endif
 #ifdef HAVE_NNG
 	else
 		nng_send(npush, (void *)(uintptr_t)p, SIZE, 0);
@@ -403,6 +551,12 @@ static void switch_over(uint64_t next)
 #ifdef HAVE_NNG
 	if (!strcmp(system_name, "nng"))
 		nng_dialer_close(ndialer);
+#endif
+#ifdef HAVE_UCX
+	if (!strcmp(system_name, "ucx")) {
+		ucx_switch(!strcmp(case_name, "killed"));
+		return;
+	}
 #endif
 	connect_to(1);
 }
@@ -548,6 +702,17 @@ static void one_move(void)
 	if (!strcmp(system_name, "nng"))
 		nng_close(npush);
 #endif
+#ifdef HAVE_UCX
+	if (!strcmp(system_name, "ucx")) {
+		ucp_request_param_t force = { .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
+					      .flags = UCP_EP_CLOSE_FLAG_FORCE };
+
+		ucx_wait(ucp_ep_close_nbx(uep, &force));
+		ucp_worker_destroy(uworker);
+		ucp_cleanup(uctx);
+		uep = NULL;
+	}
+#endif
 }
 
 int main(int argc, char **argv)
@@ -558,6 +723,11 @@ int main(int argc, char **argv)
 		return 2;
 	system_name = argv[1];
 	case_name = argv[2];
+	const char *places = getenv("HANDOVER_PLACES");
+	if (places && sscanf(places, "%63s %63s %63s %63s %63s %63s", place_ns[0], place_address[0],
+			     place_ns[1], place_address[1], place_ns[2], place_address[2]) != 6)
+		return 2;
+	go_to(0);
 	if (!strcmp(case_name, "behind"))
 		work_ns = 20000000;
 	if (!strcmp(case_name, "state"))
@@ -567,7 +737,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < atoi(argv[3]); i++) {
 		if (!strncmp(system_name, "reclaim", 7)) {
 			struct registry_server_options o = {
-				.listen = "tcp:127.0.0.1:0",
+				.listen = listen_at(0, "tcp:"),
 				.terms = { !strcmp(case_name, "killed") ? 300000000u : 2000000000u, 5000000, 500 } };
 			int ready[2];
 			pid_t p;
