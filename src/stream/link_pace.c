@@ -28,6 +28,8 @@
 enum {
 	LOOK_NS = 10 * 1000 * 1000,
 	SLICE_NS = 130 * 1000,
+	SLICE_ALONE_NS = 1000 * 1000,
+	SLICE_ALONE_MAX = 2 << 20,
 	QUEUE_NS = 250 * 1000,
 	QUEUE_ALONE_NS = 1000 * 1000,
 	QUEUE_MIN = 32 << 10,
@@ -136,10 +138,10 @@ static void cap_queue(struct link *l, uint64_t bytes_per_s, bool urgent)
 
 static uint32_t slice_for(uint64_t bytes_per_s, bool urgent)
 {
-	uint64_t v = bytes_per_s * SLICE_NS / NS_PER_S;
+	uint64_t v = bytes_per_s * (urgent ? SLICE_NS : SLICE_ALONE_NS) / NS_PER_S;
 
 	if (!urgent)
-		return SLICE_MAX;
+		return (uint32_t)MIN(MAX(v, (uint64_t)SLICE_MAX), (uint64_t)SLICE_ALONE_MAX);
 	return (uint32_t)MIN(MAX(v, (uint64_t)SLICE_MIN), (uint64_t)SLICE_MAX);
 }
 

@@ -13,7 +13,7 @@
 #include "base/cleanup.h"
 #include "stream/node_internal.h"
 
-enum { SEGMENT_POOL_MAX = 64, UNSENT_MAX = 1 << 20 };
+enum { SEGMENT_POOL_MAX = 64, UNSENT_MAX = 1 << 20, UNSENT_BULK_MAX = 4 << 20 };
 
 /* --- segments --- */
 
@@ -142,7 +142,9 @@ static bool spill(struct reclaim_stream *o)
 
 bool out_has_room(const struct reclaim_stream *o, size_t len)
 {
-	uint64_t unsent_max = MAX((uint64_t)UNSENT_MAX, (uint64_t)len);
+	/* Bulk is gathered in slices of up to 2 MiB: the next one should be there by then. */
+	uint64_t most = o->cls == RECLAIM_BULK ? UNSENT_BULK_MAX : UNSENT_MAX;
+	uint64_t unsent_max = MAX(most, (uint64_t)len);
 
 	if (o->unsent && o->unsent + len > unsent_max && !o->node->options.spill_dir)
 		return false;
