@@ -105,8 +105,8 @@ def elastic():
         subprocess.run(["/usr/bin/python3", "-m", "torch.distributed.run", "--nproc_per_node=2",
                         "--max_restarts=2", "--monitor_interval=0.1", "--master_addr=127.0.0.1",
                         "--master_port=29511",
-                        # Its own default, 0, is no value of the enum under Python 3.11.
-                        "--redirects=3", "--tee=3", "--log_dir=" + folder, script], env=env, timeout=120, check=False,
+                        # Its own default, 0, and 3 are not found in the enum under Python 3.11.
+                        "--redirects=1", "--tee=1", "--log_dir=" + folder, script], env=env, timeout=120, check=False,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         rows = [line.split() for line in open(log, encoding="ascii")]
         before = [float(t) for r, t in rows if r == "0"]
