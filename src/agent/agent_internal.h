@@ -16,6 +16,7 @@
  *     output.c        ... its output to the coordinator
  *     adopt.c         guests that an earlier agent left running
  *     edge_glue.c     the edge, where this machine has one
+ *     gpu.c           lent GPUs: inventory, baseline, and the proof that they are free again
  *     gang.c          a rank of a gang: its tunnel, notices meant for all ranks
  *
  * Invariants:
@@ -38,6 +39,7 @@
 #include <sys/types.h>
 
 #include "agent/config.h"
+#include "agent/gpu.h"
 #include "agent/owner_state.h"
 #include "agent/trigger.h"
 #include "base/clock.h"
@@ -202,6 +204,7 @@ struct agent {
 	uint16_t transfer_port;
 	char *transfer_program, *shim_program; /* NULL = beside our own */
 	char tunnel_program[PATH_MAX]; /* "" = not there */
+	struct gpus *gpus;            /* NULL = no GPU is lent here */
 	struct control_client *link;
 	bool welcomed;                /* the coordinator answered our hello on this connection */
 	uint64_t lease_ns, status_every_ns;

@@ -129,8 +129,10 @@ static int slot_take(struct agent *a, struct guest *g, struct diag *diag)
 	}
 	if (n == 0)
 		return diag_set(diag, -EINVAL, "slots", "none given");
-	for (size_t k = 0; k < n; k++)
+	for (size_t k = 0; k < n; k++) {
 		a->slot_used[found[k]] = true;
+		gpu_used(a, found[k]);
+	}
 	g->slot_index = found[0];
 	return 0;
 }

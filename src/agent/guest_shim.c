@@ -17,6 +17,7 @@
 
 #define LEFTOVER_NS NS_PER_S
 #define DISMISS_NS (500 * NS_PER_MS)
+#define GPU_COMMON_MAX 8
 
 const char *agent_cgroup_parent(const struct agent *a, char *buf, size_t size)
 {
@@ -243,6 +244,28 @@ static void start_limits(const struct guest *g, struct shim_start *s)
 	s->disk_max = g->spec.slots.disk ? g->spec.slots.disk : t->caps.disk / t->slots_count;
 }
 
+/* The lent GPUs' device nodes, and the names that CUDA knows them by. */
+static int start_gpus(const struct guest *g, struct shim_start *s)
+{
+	const struct terms *t = &g->agent->terms;
+	const struct control_start *c = &g->start.start;
+	for (size_t k = 0; k < c->slots_count; k++)
+		for (size_t i = 0; i < t->slots_count; i++) {
+			if (strcmp(t->slots[i].name, c->slots[k]) != 0 || t->slots[i].kind != TERMS_SLOT_GPU)
+				continue;
+			const struct nvml_gpu *gpu = gpu_of_slot(g->agent, i);
+			if (!gpu || s->gpu_uuids_count == NVML_GPUS_MAX)
+				return -ENODEV;
+			s->gpu_uuids[s->gpu_uuids_count++] = (char *)gpu->uuid;
+			if (access(gpu->device, F_OK) == 0)
+				s->devices[s->devices_count++] = (char *)gpu->device;
+		}
+	if (s->gpu_uuids_count)
+		s->devices_count +=
+			nvml_common_devices((const char **)s->devices + s->devices_count, GPU_COMMON_MAX);
+	return 0;
+}
+
 int guest_shim_spawn(struct guest *g, struct diag *diag)
 {
 	struct agent *a = g->agent;
@@ -289,6 +312,11 @@ int guest_shim_spawn(struct guest *g, struct diag *diag)
 		.restore_dir = g->restored_dump ? dump : NULL,
 	};
 	static_assert(sizeof(struct shim_secret) == sizeof(struct control_secret), "same pairs");
+	char *devices[NVML_GPUS_MAX + GPU_COMMON_MAX], *uuids[NVML_GPUS_MAX];
+	s.devices = devices;
+	s.gpu_uuids = uuids;
+	if (start_gpus(g, &s) < 0)
+		return diag_set(diag, -ENODEV, "gpu", "the GPU of this slot is not there any more");
 	char **hosts = gang_hosts(g);
 	if (hosts) {
 		s.rank = c->rank;

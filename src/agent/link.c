@@ -119,13 +119,17 @@ void link_send_job(struct guest *g)
 static struct control_slot *slots_of(struct agent *a, size_t *ret_count)
 {
 	struct control_slot *s = calloc(a->terms.slots_count + 1, sizeof(*s));
-	*ret_count = s ? a->terms.slots_count : 0;
+	*ret_count = 0;
 	for (size_t i = 0; s && i < a->terms.slots_count; i++) {
 		const struct terms_slot *t = &a->terms.slots[i];
-		s[i] = (struct control_slot){
+		const struct nvml_gpu *gpu = gpu_of_slot(a, i);
+		if (t->kind == TERMS_SLOT_GPU && !gpu)
+			continue; /* nothing there that could be lent */
+		s[(*ret_count)++] = (struct control_slot){
 			.name = t->name,
-			.gpu = t->kind == TERMS_SLOT_GPU,
-			.gpu_type = t->kind == TERMS_SLOT_GPU ? t->gpu : NULL,
+			.gpu = gpu != NULL,
+			.gpu_type = gpu ? (char *)gpu->name : NULL,
+			.gpu_memory = gpu ? gpu->memory_total : 0,
 			.cores_milli = (uint64_t)(t->cores * 1000 + 0.5),
 			.memory = t->memory ? t->memory
 					    : (a->terms.caps.memory / (a->terms.slots_count ? a->terms.slots_count : 1)),

@@ -219,6 +219,8 @@ static int agent_open(struct agent *a, const struct options *o, struct diag *dia
 	if (r == 0)
 		r = agent_edge_open(a, diag);
 	if (r == 0)
+		gpu_open(a);
+	if (r == 0)
 		r = receiver_open(a, diag);
 	if (r == 0)
 		r = adopt_all(a, diag);

@@ -77,8 +77,10 @@ static void become_free(struct agent *a)
 		agent_edge_detach(g);
 		guest_move_cancel(g);
 	}
-	o->proven = o->pids_left == 0;
-	o->alarm[0] = '\0';
+	o->proven = o->pids_left == 0 && !gpu_alarm(a)[0];
+	(void)snprintf(o->alarm, sizeof(o->alarm), "%s", gpu_alarm(a));
+	if (o->alarm[0])
+		log_error("handed back, and not proven free: %s", o->alarm);
 	loop_timer_stop(&o->deadline);
 	loop_timer_stop(&o->proof);
 	POINT("agent.owner.free");
@@ -100,6 +102,8 @@ void owner_check_empty(struct agent *a)
 		return;
 	if (o->state == CONTROL_OWNER_NOTICE && guests_want_window(a))
 		return;
+	if (!gpu_handed_back(a))
+		return; /* it comes back here */
 	become_free(a);
 }
 
@@ -270,6 +274,7 @@ static void lend_begin(struct agent *a)
 	o->mode = CONTROL_RECLAIM_NONE;
 	o->notice_id[0] = '\0';
 	o->by_itself = false;
+	gpu_lent(a);
 	agent_edge_clear(a);
 	if (a->receiver)
 		transfer_receiver_serve(a->receiver, true);
