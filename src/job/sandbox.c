@@ -45,50 +45,47 @@ const char *const sandbox_rung_names[] = { "full", "namespaces", "userns", "proc
 
 /* ---- probe ---- */
 
-static int in_child(int (*fn)(const void *arg), const void *arg)
+/* All tries run beside each other: the end of a namespace takes the kernel longer than its making. */
+static pid_t try_begin(int flags, bool unprivileged)
 {
-	int status;
 	pid_t pid = fork();
 
-	if (pid < 0)
-		return -errno;
-	if (pid == 0)
-		_exit(fn(arg) == 0 ? 0 : 1);
-	if (waitpid(pid, &status, 0) < 0)
-		return -errno;
-	return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -ENOTSUP;
+	if (pid != 0)
+		return pid;
+	/* As an ordinary user would: give root up first. */
+	if (unprivileged && geteuid() == 0 &&
+	    (setresgid(65534, 65534, 65534) < 0 || setresuid(65534, 65534, 65534) < 0))
+		_exit(1);
+	_exit(unshare(flags) == 0 ? 0 : 1);
 }
 
-static int try_unshare(const void *flags)
+static bool try_end(pid_t pid)
 {
-	return unshare(*(const int *)flags);
-}
+	int status;
 
-/* As an ordinary user would: give root up first. */
-static int try_unshare_unprivileged(const void *flags)
-{
-	if (geteuid() == 0 && (setresgid(65534, 65534, 65534) < 0 || setresuid(65534, 65534, 65534) < 0))
-		return -1;
-	return unshare(*(const int *)flags);
+	return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 void sandbox_probe(struct sandbox_caps *ret)
 {
 	struct sandbox_caps c = { 0 };
-	int spaces = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS, net = CLONE_NEWNET,
-	    user = CLONE_NEWUSER, cg = CLONE_NEWCGROUP, all = spaces | user | CLONE_NEWNET;
+	int spaces = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS;
 	uint32_t action = SECCOMP_RET_USER_NOTIF;
+	pid_t all = try_begin(spaces | CLONE_NEWUSER | CLONE_NEWNET, true);
 
 	if (geteuid() == 0) {
-		c.namespaces = in_child(try_unshare, &spaces) == 0;
-		c.net = in_child(try_unshare, &net) == 0;
-		c.user = in_child(try_unshare, &user) == 0;
-		c.cgroupns = in_child(try_unshare, &cg) == 0;
+		pid_t inner = try_begin(spaces, false), net = try_begin(CLONE_NEWNET, false),
+		      user = try_begin(CLONE_NEWUSER, false), cg = try_begin(CLONE_NEWCGROUP, false);
+
+		c.namespaces = try_end(inner);
+		c.net = try_end(net);
+		c.user = try_end(user);
+		c.cgroupns = try_end(cg);
 	} else {
 		c.cgroupns = access("/proc/self/ns/cgroup", F_OK) == 0;
 	}
 	c.root = c.namespaces;
-	c.userns = in_child(try_unshare_unprivileged, &all) == 0;
+	c.userns = try_end(all);
 	c.seccomp = prctl(PR_GET_SECCOMP, 0, 0, 0, 0) >= 0;
 	c.seccomp_notify = c.seccomp && seccomp_api_get() >= 5 &&
 			   syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0;
