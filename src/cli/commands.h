@@ -6,6 +6,7 @@
 #include "base/option.h"
 
 extern const struct command cli_owner_commands[]; /* lend, back, pause, resume, trigger, status */
+extern const struct command cli_owner_page_commands[]; /* page */
 extern const struct command cli_guest_tools_commands[]; /* doctor, ack */
 extern const struct command cli_guest_commands[]; /* run, submit, ps, show, logs, wait, ... */
 extern const struct command cli_edge_commands[];  /* edge show, edge who, edge probe, edge remove */

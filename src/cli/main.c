@@ -11,6 +11,7 @@
 
 static const struct command *const groups[] = {
 	cli_owner_commands,
+	cli_owner_page_commands,
 	cli_guest_commands,
 	cli_guest_tools_commands,
 	cli_admin_commands,

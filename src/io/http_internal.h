@@ -28,6 +28,7 @@ struct http_conn {
 	struct lws *wsi;
 	struct http_conn *next, **link;
 	struct identity_peer peer;
+	uid_t uid; /* local servers; (uid_t)-1 = not known */
 	char address[HTTP_ADDRESS_MAX];
 	struct http_request *request; /* being received or answered */
 	struct http_socket *socket;
@@ -51,6 +52,7 @@ struct http_request {
 	struct http_server *server;
 	const struct http_route *route;
 	struct identity_peer peer;
+	uid_t uid;
 	char address[HTTP_ADDRESS_MAX];
 	char path[HTTP_PATH_MAX];
 	char params[HTTP_PARAMS_MAX][HTTP_PATH_MAX];

@@ -54,6 +54,11 @@ const struct identity_peer *http_request_peer(const struct http_request *r)
 	return &r->peer;
 }
 
+uid_t http_request_uid(const struct http_request *r)
+{
+	return r->uid;
+}
+
 const char *http_request_address(const struct http_request *r)
 {
 	return r->address;
@@ -163,6 +168,9 @@ static void reply_start(struct http_request *r, int status, const char *type, ui
 		      "HTTP/1.1 %d %s\r\ncontent-type: %s\r\ncache-control: no-store\r\n"
 		      "x-content-type-options: nosniff\r\n",
 		      status, reason_of(status), type);
+	if (r->server->config.admit_local)
+		strbuf_add(&r->out, "content-security-policy: default-src 'self'; frame-ancestors 'none'\r\n"
+				    "x-frame-options: DENY\r\nreferrer-policy: no-referrer\r\n");
 	if (known_len)
 		strbuf_printf(&r->out, "content-length: %llu\r\n", (unsigned long long)len);
 	else

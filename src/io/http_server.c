@@ -21,6 +21,7 @@
 #include "base/cleanup.h"
 #include "base/parse.h"
 #include "io/http_internal.h"
+#include "io/http_local.h"
 
 #define HEADER_MAX 8192
 #define HANDSHAKE_TIMEOUT_S 15
@@ -43,7 +44,11 @@ static struct http_conn *conn_new(struct http_server *s, struct lws *wsi)
 	c->server = s;
 	c->wsi = wsi;
 	SSL *ssl = lws_get_ssl(wsi);
-	if (!ssl || identity_peer_of(ssl, &c->peer) < 0) {
+	c->uid = (uid_t)-1;
+	if (s->config.admit_local) {
+		if (http_local_uid(lws_get_socket_fd(wsi), &c->uid) < 0)
+			c->uid = (uid_t)-1;
+	} else if (!ssl || identity_peer_of(ssl, &c->peer) < 0) {
 		free(c);
 		return NULL;
 	}
@@ -77,6 +82,10 @@ static void conn_free(struct http_conn *c)
 
 int http_admit(struct http_conn *c, unsigned flags)
 {
+	if (c->server->config.admit_local)
+		return flags & HTTP_ANONYMOUS   ? 0 :
+		       c->uid == (uid_t)-1 ? -EACCES :
+					     c->server->config.admit_local(c->uid, c->server->config.user);
 	if (c->public_side && !(flags & HTTP_PUBLIC))
 		return -EACCES;
 	if (c->peer.role == IDENTITY_NONE && !(flags & HTTP_ANONYMOUS))
@@ -168,6 +177,7 @@ static struct http_request *request_new(struct http_conn *c, const char *path, s
 	r->conn = c;
 	r->server = c->server;
 	r->peer = c->peer;
+	r->uid = c->uid;
 	memcpy(r->address, c->address, sizeof(r->address));
 	r->file_fd = r->out_fd = -1;
 	snprintf(r->path, sizeof(r->path), "%.*s", (int)MIN(path_len, sizeof(r->path) - 1), path);
@@ -237,6 +247,22 @@ static int spool_finish(struct http_request *r)
 	return fsync(r->file_fd) < 0 ? -errno : 0;
 }
 
+/* A page of another site, in the same browser, may send requests here: by a name of its own that
+ * leads to this address (Host), or across sites (Origin). Neither is ours. */
+static bool from_our_page(struct http_server *s, struct lws *wsi)
+{
+	char ip[32], name[32], host[64], origin[96];
+	(void)snprintf(ip, sizeof(ip), "127.0.0.1:%u", http_server_port(s));
+	(void)snprintf(name, sizeof(name), "localhost:%u", http_server_port(s));
+	if (lws_hdr_copy(wsi, host, sizeof(host), WSI_TOKEN_HOST) <= 0 ||
+	    (strcmp(host, ip) != 0 && strcmp(host, name) != 0))
+		return false;
+	if (lws_hdr_total_length(wsi, WSI_TOKEN_ORIGIN) == 0)
+		return true;
+	return lws_hdr_copy(wsi, origin, sizeof(origin), WSI_TOKEN_ORIGIN) > 0 &&
+	       strncmp(origin, "http://", 7) == 0 && strcmp(origin + 7, host) == 0;
+}
+
 /* Headers are in. Refusals close the connection, since a body may follow that nobody wants. */
 static int on_http(struct http_server *s, struct lws *wsi)
 {
@@ -271,7 +297,15 @@ static int on_http(struct http_server *s, struct lws *wsi)
 				 r->path, known ? name : "");
 		return 0;
 	}
-	if (http_admit(c, r->route->flags) < 0) {
+	if (s->config.admit_local && !from_our_page(s, wsi)) {
+		http_reply_error(r, 403, "a request for another site, or from one");
+		return 0;
+	}
+	if (s->config.admit_local && http_admit(c, r->route->flags) < 0) {
+		http_reply_error(r, 403, "this user may not");
+		return 0;
+	}
+	if (!s->config.admit_local && http_admit(c, r->route->flags) < 0) {
 		if (c->peer.role == IDENTITY_NONE)
 			http_reply_error(r, 401, "no certificate of this campus: enrol first (reclaim enrol TOKEN)");
 		else
@@ -455,6 +489,11 @@ static void info_fill(struct http_server *s, struct lws_context_creation_info *i
 			LWS_SERVER_OPTION_CREATE_VHOST_SSL_CTX |
 			LWS_SERVER_OPTION_EXPLICIT_VHOSTS | LWS_SERVER_OPTION_SKIP_SERVER_CANONICAL_NAME |
 			LWS_SERVER_OPTION_FAIL_UPON_UNABLE_TO_BIND;
+	if (s->config.admit_local) {
+		info->iface = "127.0.0.1";
+		info->options &= ~(uint64_t)(LWS_SERVER_OPTION_DO_SSL_GLOBAL_INIT |
+					     LWS_SERVER_OPTION_CREATE_VHOST_SSL_CTX);
+	}
 	info->foreign_loops = loops;
 	info->user = s;
 	info->gid = (gid_t)-1;

@@ -15,6 +15,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/diag.h"
 #include "io/identity.h"
@@ -67,6 +68,13 @@ struct http_server_config {
 	const struct http_socket_route *sockets;   /* ends with a NULL path; may be NULL */
 	/* The browsers' side: a second server name on the same port. All NULL = none. */
 	const char *public_name, *public_cert, *public_key;
+	/*
+	 * For people on this machine: no TLS, 127.0.0.1 alone, whatever `address` says; identity is
+	 * NULL. Instead of a certificate a peer has the uid of its socket, and this says whether it may
+	 * use routes that are not HTTP_ANONYMOUS: 0 or -EACCES. Requests that another site's page made
+	 * (Host, Origin) are refused.
+	 */
+	int (*admit_local)(uid_t uid, void *user);
 	/* A veto over every request and socket (revocation): 0 or -EACCES. May be NULL. */
 	int (*admit)(const struct identity_peer *peer, void *user);
 	void *user;
@@ -84,6 +92,7 @@ void http_server_drop_peer(struct http_server *s, const char *serial);
 const char *http_request_method(const struct http_request *r);
 const char *http_request_path(const struct http_request *r);
 const struct identity_peer *http_request_peer(const struct http_request *r);
+uid_t http_request_uid(const struct http_request *r); /* admit_local servers; (uid_t)-1 = not known */
 const char *http_request_address(const struct http_request *r); /* the peer's, numeric */
 /* Part i of the path, decoded: for "/v1/jobs/{id}" part 0 is the id. Never NULL. */
 const char *http_request_param(const struct http_request *r, size_t i);
