@@ -491,6 +491,7 @@ static void info_fill(struct http_server *s, struct lws_context_creation_info *i
 			LWS_SERVER_OPTION_FAIL_UPON_UNABLE_TO_BIND;
 	if (s->config.admit_local) {
 		info->iface = "127.0.0.1";
+		info->options |= LWS_SERVER_OPTION_DISABLE_IPV6; /* else it would be ::ffff:127.0.0.1 */
 		info->options &= ~(uint64_t)(LWS_SERVER_OPTION_DO_SSL_GLOBAL_INIT |
 					     LWS_SERVER_OPTION_CREATE_VHOST_SSL_CTX);
 	}

@@ -29,7 +29,8 @@ def page(lab):
     for more in (["--service", "--group", "reclaim-owner"], []):
         out = os.path.join(lab.dir, "out", "url%d" % len(urls))
         os.chmod(os.path.dirname(out), 0o777)  # the page's server is not root
-        servers.append(subprocess.Popen(["on", M, "reclaim", "page", "--run", run, "--port", "0", "--quiet",
+        on = ["on", M] if more else []  # the second is for the user who runs it: us
+        servers.append(subprocess.Popen([*on, "reclaim", "page", "--run", run, "--port", "0", "--quiet",
                                          "--url-file", out, *more]))
         urls.append(wait_for("the page's address", lambda: os.path.exists(out) and open(out).read()))
     check("#" in urls[1] and "#" not in urls[0], str(urls))
