@@ -46,7 +46,15 @@ check-long: check
 	@meson setup --reconfigure -Db_sanitize=address,undefined -Db_lundef=false $(BUILD)-asan 2>/dev/null || \
 		meson setup -Db_sanitize=address,undefined -Db_lundef=false $(BUILD)-asan
 	@ninja -C $(BUILD)-asan
-	@meson test -C $(BUILD)-asan --no-rebuild --no-suite long --print-errorlogs
+	@rm -f $(BUILD)-asan/sanitizer.*
+	@ASAN_OPTIONS=$(SANITIZER) UBSAN_OPTIONS=$(SANITIZER) \
+		meson test -C $(BUILD)-asan --no-rebuild --no-suite long --no-suite system --print-errorlogs
+	@ASAN_OPTIONS=$(SANITIZER):detect_leaks=0 UBSAN_OPTIONS=$(SANITIZER) \
+		meson test -C $(BUILD)-asan --no-rebuild --suite system --print-errorlogs --logbase system
+	@for f in $(BUILD)-asan/sanitizer.*; do [ ! -s "$$f" ] || { cat "$$f"; exit 1; }; done
+
+# What a program does not survive is written beside the build, also by those whose output nobody sees.
+SANITIZER = halt_on_error=1:abort_on_error=1:log_path=$(abspath $(BUILD))-asan/sanitizer
 
 bench: $(addprefix bench-,$(BENCHES))
 

@@ -245,6 +245,22 @@ class Lab:
         return left
 
 
+def sanitizer_reports(top):
+    """First lines of what AddressSanitizer and its like wrote into the programs' logs below top."""
+    found = []
+    for folder, _, names in os.walk(top):
+        for n in names:
+            if not n.endswith(".log"):
+                continue
+            try:
+                with open(os.path.join(folder, n), errors="replace") as f:
+                    found += ["%s: %s" % (n, line.strip()) for line in f
+                              if "Sanitizer:" in line or "runtime error:" in line]
+            except OSError:
+                pass
+    return found
+
+
 def number(value):
     return int(value or 0)
 
@@ -307,6 +323,8 @@ def main(tests, scenario=None, loopback=False, need_root=False):
             if not isinstance(e, Failed):
                 traceback.print_exc()
         try:
+            reports = sanitizer_reports(lab.dir)
+            check(not reports, "after %s: %s" % (t.__name__, reports[:3]))
             lab.mend()
             lab.cancel_all()
         except Exception as e:
