@@ -99,13 +99,15 @@ def helps(root):
 
 def services(root):
     units = os.path.join(root, "lib/systemd/system")
-    for name in os.listdir(units):
+    for name in sorted(os.listdir(units)):
         with open(os.path.join(units, name)) as f:
             text = f.read()
-        program = re.search(r"^ExecStart=(\S+)", text, re.M).group(1)
-        check(os.access(os.path.join(os.path.dirname(root.rstrip("/")),
-                                     os.path.relpath(program, PREFIX_PARENT)), os.X_OK),
-              "%s starts a program that is installed" % name)
+        for program in re.findall(r"^Exec\w+=(\S+)", text, re.M):
+            ours = os.path.join(os.path.dirname(root.rstrip("/")),
+                                os.path.relpath(program, PREFIX_PARENT))
+            # What is the system's own stands in /bin, never below our prefix.
+            there = program if os.path.dirname(program) == "/bin" else ours
+            check(os.access(there, os.X_OK), "%s calls %s, which is there" % (name, program))
     examples = os.path.join(root, "share/doc/reclaimnet/examples/")
     run(os.path.join(root, "sbin/reclaimd"), "--check", "--config", examples + "agent.yaml",
         "--terms", examples + "terms.yaml")
