@@ -368,10 +368,11 @@ void guest_reap(struct shim *s)
 			continue; /* an orphan of the guest's, or a helper */
 		s->guest_reaped = true;
 		s->guest_status = status;
-		if (s->child_ctl.fd >= 0 && s->state < SHIM_STOPPING) {
-			/* It may have executed and ended within one turn. */
+		/* It may have executed and ended within one turn, and have sent its seccomp
+		 * listener before that: each word is there, and the end behind them. */
+		while (s->child_ctl.fd >= 0 && s->state < SHIM_STOPPING &&
+		       poll(&(struct pollfd){ .fd = s->child_ctl.fd, .events = POLLIN }, 1, 0) == 1)
 			s->child_ctl.ready(s, &s->child_ctl, 0);
-		}
 	}
 	if (!s->guest_reaped || s->state == SHIM_ENDED)
 		return;
