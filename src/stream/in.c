@@ -21,6 +21,8 @@ uint64_t in_window(const struct reclaim_node *n, uint8_t cls)
 	return n->options.window ? MAX(n->options.window, (uint64_t)SEGMENT_MAX) : by_class[cls];
 }
 
+static void ack_later(struct reclaim_node *n, struct in *in);
+
 /* --- memory --- */
 
 struct block *block_new(struct reclaim_node *n, uint32_t cap)
@@ -332,6 +334,8 @@ void in_attach(struct link *l, const struct stream_frame *f)
 				  .limit = limit, .offset = (uint32_t)in->frag_have };
 
 	link_send(l, &a);
+	if (receiver_ack_pending(&in->rx))
+		ack_later(n, in);
 	node_event(n, "attached", in->from, f->producer_epoch, next);
 	if (n->owner.state == OWNER_FROZEN) {
 		struct stream_frame z = { .type = STREAM_FRAME_FREEZE, .handle = f->handle,

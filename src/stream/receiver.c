@@ -38,8 +38,9 @@ enum receiver_verdict receiver_on_attach(struct receiver *r, uint64_t producer_e
 	r->received = 0;
 	r->need = 0;
 	r->granted = receiver_limit(r);
-	r->acked = r->cur;
-	r->acked_stable = r->stable;
+	/* The welcome tells `stable` alone: what was delivered beyond it, and acknowledged on a
+	 * connection that broke before the ack arrived, is still to be said. */
+	r->acked = r->acked_stable = r->stable;
 	*ret_next = r->arrived + 1;
 	*ret_limit = r->granted;
 	return RECEIVER_NEW;
