@@ -28,7 +28,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(ROOT, "tests", "system"))
 import labkit  # noqa: E402
+import outside  # noqa: E402
 from labkit import Failed, check, final, number, wait_for  # noqa: E402
+from points import Hits  # noqa: E402
 
 SHAPE = ["--width", "32", "--layers", "1", "--context", "16"]
 STEPS = 260
@@ -56,25 +58,6 @@ AGENT = ("agent", "image", "transfer", "job", "edge")
 # On which side of a move an agent's point is passed.
 ARRIVING = ("received", "incoming", "restore", "launch", "start", "adopt", "fetch", "receive",
             "inputs")
-
-
-class Hits:
-    def __init__(self, path):
-        self.path = path
-
-    def count(self):
-        hits, kills = collections.Counter(), collections.Counter()
-        try:
-            with open(self.path) as f:
-                for line in f:
-                    line = line.strip()
-                    if line.endswith("!"):
-                        kills[line[:-1]] += 1
-                    else:
-                        hits[line] += 1
-        except OSError:
-            pass
-        return hits, kills
 
 
 class Campaign:
@@ -285,17 +268,6 @@ def inside(args):
     sys.exit(1 if bad else 0)
 
 
-def left_behind(lab_id):
-    """Of this lab; others may be running on the machine."""
-    left = []
-    for folder, dirs, _ in os.walk("/sys/fs/cgroup"):
-        left += [os.path.join(folder, d) for d in dirs if d.startswith("lab-%s-" % lab_id)]
-    left += ["/tmp/" + d for d in os.listdir("/tmp") if d == "rlab-" + lab_id]
-    with open("/proc/self/mounts") as f:
-        left += [l.split()[1] for l in f if "rlab-" + lab_id in l]
-    return left
-
-
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--rounds", type=int, default=20)
@@ -318,7 +290,7 @@ def main():
                         os.path.join(build, "logs", "campaign"),
                         os.path.join(ROOT, "tests", "system", "campus.yaml"), "-c", script], env=env)
     with open(hits + ".lab") as f:
-        left = left_behind(f.read())
+        left = outside.left_behind(f.read())
     if left:
         print("FAILED: left behind: %s" % left)
     sys.exit(1 if left else r.returncode)

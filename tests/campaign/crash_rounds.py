@@ -49,25 +49,6 @@ WAIT_S = 8.0  # for a kill, once everything was done that leads to it
 ROOM_S = 5.0  # what a guest must still have before it to be of use in a round
 
 
-class Hits:
-    def __init__(self, path):
-        self.path = path
-
-    def count(self):
-        hits, kills = collections.Counter(), collections.Counter()
-        try:
-            with open(self.path) as f:
-                for line in f:
-                    line = line.strip()
-                    if line.endswith("!"):
-                        kills[line[:-1]] += 1
-                    else:
-                        hits[line] += 1
-        except OSError:
-            pass
-        return hits, kills
-
-
 class Campaign:
     def __init__(self, lab, rng, hits, criu):
         self.lab, self.rng, self.hits = lab, rng, hits
@@ -490,7 +471,7 @@ def play(c, args, mine):
 
 
 def inside(args):
-    hits = Hits(os.environ["RECLAIM_POINTS_HITS"])
+    hits = points.Hits(os.environ["RECLAIM_POINTS_HITS"])
     lab = labkit.Lab()
     with open(hits.path + ".lab", "w") as f:
         f.write(os.path.basename(lab.dir)[len("rlab-"):])
@@ -531,17 +512,6 @@ def find_criu(build, may_build):
     return p.stdout.strip() if p.returncode == 0 else None
 
 
-def left_behind(lab_id):
-    """Of this lab; others may be running on the machine."""
-    left = []
-    for folder, dirs, _ in os.walk("/sys/fs/cgroup"):
-        left += [os.path.join(folder, d) for d in dirs if d.startswith("lab-%s-" % lab_id)]
-    left += ["/tmp/" + d for d in os.listdir("/tmp") if d == "rlab-" + lab_id]
-    with open("/proc/self/mounts") as f:
-        left += [l.split()[1] for l in f if "rlab-" + lab_id in l]
-    return left
-
-
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--rounds", type=int, default=20)
@@ -571,7 +541,7 @@ def main():
                         os.path.join(build, "logs", "campaign-%d" % args.seed),
                         os.path.join(ROOT, "tests", "system", "campus.yaml"), "-c", script], env=env)
     with open(hits + ".lab") as f:
-        left = left_behind(f.read())
+        left = outside.left_behind(f.read())
     if left:
         print("FAILED: left behind: %s" % left)
     sys.exit(1 if left else r.returncode)

@@ -8,7 +8,8 @@ Watcher, a thread:
   - never do two incarnations commit: once a job's epoch was seen, no image of an
     older one becomes its durable one, and epochs only grow.
 
-leftovers(): what is on a machine beyond the guests that its agent knows of.
+Ground: what is on a machine beyond the guests that its agent knows of.
+left_behind(): what is still there once the whole lab is gone.
 """
 import collections
 import http.client
@@ -264,3 +265,14 @@ class Ground:
                 found.append("%s: %d queues of guests, %d guests: %s" % (
                     m, len(leaves), len(known), leaves))
         return found
+
+
+def left_behind(lab_id):
+    """Of this lab; others may be running on the machine."""
+    left = []
+    for folder, dirs, _ in os.walk("/sys/fs/cgroup"):
+        left += [os.path.join(folder, d) for d in dirs if d.startswith("lab-%s-" % lab_id)]
+    left += ["/tmp/" + d for d in os.listdir("/tmp") if d == "rlab-" + lab_id]
+    with open("/proc/self/mounts") as f:
+        left += [l.split()[1] for l in f if "rlab-" + lab_id in l]
+    return left

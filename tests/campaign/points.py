@@ -10,10 +10,32 @@ A recipe says on which side the program to be killed stands and what happens the
 The other machines are paused in rounds on the target's side, so that the guest has
 nowhere else to go.
 """
+import collections
 import os
 import re
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+class Hits:
+    """What the programs noted at RECLAIM_POINTS_HITS: a line for a pass, with '!' for a kill."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def count(self):
+        hits, kills = collections.Counter(), collections.Counter()
+        try:
+            with open(self.path) as f:
+                for line in f:
+                    line = line.strip()
+                    if line.endswith("!"):
+                        kills[line[:-1]] += 1
+                    else:
+                        hits[line] += 1
+        except OSError:
+            pass
+        return hits, kills
 
 
 class Recipe:
