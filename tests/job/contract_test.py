@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from shim import NS, ROOT, Shim, boot_ns, marked_pids  # noqa: E402
+from shim import CGROUP_PARENT, NS, ROOT, Shim, boot_ns, marked_pids, remove_groups  # noqa: E402
 
 FACTOR = 0.05
 TRAIN = (HERE / "guests/train.py").read_text()
@@ -612,16 +612,8 @@ def nothing_is_left(s):
     assert not s.socket.exists()
     if ROOT:
         for mount in ("unified", "memory", "pids", "cpu", "devices", "."):
-            group = pathlib.Path("/sys/fs/cgroup", mount, f"reclaim-test-job-{os.getpid()}", f"{s.job}.1")
+            group = pathlib.Path("/sys/fs/cgroup", mount, CGROUP_PARENT, f"{s.job}.1")
             assert not group.exists(), group
-
-
-def remove_groups():
-    for parent in pathlib.Path("/sys/fs/cgroup").glob(f"*/reclaim-test-job-{os.getpid()}"):
-        for child in parent.iterdir():
-            if child.is_dir():
-                child.rmdir()
-        parent.rmdir()
 
 
 def run_one(fn):
@@ -651,7 +643,7 @@ def main():
             print(text, flush=True)
             failed += [fn.__name__] if text.rsplit("\n", 1)[-1].startswith("FAIL") else []
     try:
-        remove_groups()
+        remove_groups(children=True)
     except OSError as e:
         print("groups left behind:", e)
         failed.append("groups")

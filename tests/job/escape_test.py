@@ -13,7 +13,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from shim import BUILD, ROOT, Shim  # noqa: E402
+from shim import BUILD, ROOT, Shim, remove_groups  # noqa: E402
 
 ESCAPE = BUILD / "tests/job/escape"
 MIB = 1 << 20
@@ -211,6 +211,7 @@ def main():
                                   "metric": metric, "value": value, "unit": "", "n": 1}))
         else:
             print(f"{rung}: {refused} of {tried} refused or bounded")
+    remove_groups()
     return 1 if failed else 0
 
 

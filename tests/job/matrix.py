@@ -6,7 +6,6 @@ Nothing that was committed may be lost, and no step be redone where the window i
 usage: matrix.py [--json] [--full] [--factor F]   (--full: two kinds at full length, W = 30 s)"""
 import argparse
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -16,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from shim import ROOT, Shim, marked_pids  # noqa: E402
+from shim import ROOT, Shim, marked_pids, remove_groups  # noqa: E402
 
 TRAIN = (HERE / "guests/train.py").read_text()
 LAUNCHER = (HERE / "guests/launcher.py").read_text()
@@ -137,8 +136,7 @@ def main():
     for metric, value in (("steps_redone", redone_enough), ("failures", failures)):
         print(json.dumps({"bench": "guest", "case": "matrix", "system": "reclaim", "metric": metric,
                           "value": value, "unit": "", "n": len(runs)}))
-    for parent in pathlib.Path("/sys/fs/cgroup").glob(f"*/reclaim-test-job-{os.getpid()}"):
-        parent.rmdir()
+    remove_groups()
     return 1 if failures or redone_enough else 0
 
 

@@ -29,6 +29,19 @@ class Timeout(Exception):
     pass
 
 
+CGROUP_PARENT = f"reclaim-test-job-{os.getpid()}"
+
+
+def remove_groups(children=False):
+    """The cgroups above those of this test's guests, once all shims are closed. One that is
+    left of a guest is an error, unless the caller wants those gone as well."""
+    for parent in pathlib.Path("/sys/fs/cgroup").glob(f"*/{CGROUP_PARENT}"):
+        for child in parent.iterdir() if children else ():
+            if child.is_dir():
+                child.rmdir()
+        parent.rmdir()
+
+
 class Shim:
     """One shim and the folders of one incarnation."""
 
@@ -141,7 +154,7 @@ class Shim:
         msg = {"job": self.job, "epoch": str(self.epoch), "spec": spec, "dir": str(self.dir),
                "log": str(self.log), "state_file": str(self.state_file), "run_dir": str(self.base / "run")}
         if ROOT:
-            msg["cgroup_parent"] = f"reclaim-test-job-{os.getpid()}"
+            msg["cgroup_parent"] = CGROUP_PARENT
         msg.update(start)
         self.must("start", **msg)
         if wait:

@@ -14,7 +14,7 @@ import traceback
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from shim import BUILD, Shim  # noqa: E402
+from shim import BUILD, Shim, remove_groups  # noqa: E402
 
 TOP = HERE.parent.parent
 ENV = {"PYTHONPATH": ".", "RECLAIM_LIBRARY": "./libreclaim.so"}
@@ -87,8 +87,7 @@ def main():
         if shim:
             shim.close()
         shutil.rmtree(base, ignore_errors=True)
-        for parent in pathlib.Path("/sys/fs/cgroup").glob(f"*/reclaim-test-job-{os.getpid()}"):
-            parent.rmdir()
+        remove_groups()
 
 
 if __name__ == "__main__":
