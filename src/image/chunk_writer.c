@@ -146,7 +146,7 @@ int chunk_writer_new(const struct chunk_writer_params *p, struct chunk_writer **
 {
 	CLEANUP(chunk_writer_free_cleanup) struct chunk_writer *w = calloc(1, sizeof(*w));
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-	unsigned threads = (unsigned)MIN(MAX(cpus - 1, 1L), (long)THREADS_MAX);
+	unsigned threads = (unsigned)MIN(MAX(cpus, 2L), (long)THREADS_MAX);
 
 	if (!w)
 		return -ENOMEM;

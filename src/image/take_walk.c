@@ -24,7 +24,7 @@
 #include "image/take_internal.h"
 
 #define DEPTH_MAX 256             /* nested folders; each costs a descriptor */
-#define SHARED_CHUNK_MIN (128u << 10)
+#define SHARED_CHUNK_MIN (512u << 10)
 #define SHARED_BREAK_MASK 31      /* a break about every 32 files */
 
 /* ---- chunks ---- */
