@@ -409,9 +409,12 @@ static void connect_now(void *user)
 	struct native *v = user;
 	if (v->socket || v->ended)
 		return;
-	if (socket_open(v->loop, v->origin, DOOR_SOCKET_PATH, &socket_ops, v, &v->socket, NULL) < 0 &&
-	    !loop_timer_armed(&v->retry))
+	struct diag diag = DIAG_INIT;
+	if (socket_open(v->loop, v->origin, DOOR_SOCKET_PATH, &socket_ops, v, &v->socket, &diag) < 0 &&
+	    !loop_timer_armed(&v->retry)) { /* armed: on_down came from within */
+		v->ops->state(v->user, diag.what);
 		connect_later(v);
+	}
 }
 
 int native_parse_url(const char *url, char *origin, size_t origin_size, char *invite,

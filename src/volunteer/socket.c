@@ -22,6 +22,7 @@ static struct {
 	struct lws_context *context;
 	struct loop *loop;
 	const char *ca_file;
+	const struct socket_client *gone; /* the last one that was told so; never followed */
 } shared;
 
 static void client_free(struct socket_client *c)
@@ -36,6 +37,7 @@ static void gone(struct socket_client *c, const char *why)
 {
 	bool tell = !c->closed;
 	c->closed = true;
+	shared.gone = c;
 	if (tell)
 		c->ops->down(c->user, why);
 	client_free(c);
@@ -187,9 +189,14 @@ int socket_open(struct loop *l, const char *url, const char *path, const struct 
 		.opaque_user_data = c, .alpn = "http/1.1",
 		.retry_and_idle_policy = &text_queue_no_pings,
 	};
-	/* The callback may come from within, with an error; then c is gone already. */
-	if (!lws_client_connect_via_info(&info))
-		return diag_set(diag, -ECONNREFUSED, url, "cannot connect");
+	shared.gone = NULL;
+	if (!lws_client_connect_via_info(&info)) {
+		/* For a refused connection the callback came from within, and c is gone with it;
+		 * for a name that nobody knows it does not come. */
+		if (shared.gone != c)
+			client_free(c);
+		return diag_set(diag, -ECONNREFUSED, url, "cannot connect to \"%s\"", host);
+	}
 	*ret = c;
 	return 0;
 }

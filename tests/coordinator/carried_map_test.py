@@ -103,14 +103,13 @@ class CarriedMap(unittest.TestCase):
         os.chmod(path, 0o755)
         return path
 
-    def map(self, program, *args, who=None):
+    def map(self, program, *args, who=None, stdin=subprocess.DEVNULL):
         """The command, its address, and its lines as they come."""
         url = os.path.join(self.campus.dir, "url%d" % len(self.processes))
         p = subprocess.Popen([RECLAIM, "map", self.program(program), "--url-file", url, "--no-qr",
                               "--udp-address", "127.0.0.1", *args],
                              env=dict(os.environ, RECLAIM_IDENTITY=who or self.alice),
-                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             text=True)
+                             stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.processes.append(p)
 
         def there():
@@ -132,15 +131,20 @@ class CarriedMap(unittest.TestCase):
         return p
 
     def test_volunteers_come_through_the_coordinator(self):
-        m, url = self.map(DOUBLE, "0..20")
+        m, url = self.map(DOUBLE, "-", stdin=subprocess.PIPE)
         self.assertTrue(url.startswith("https://localhost:%d/volunteer/#" % self.campus.port), url)
         direct, relayed = self.volunteer(url), self.volunteer(url, "--relay-only")
-        out, err = m.communicate(timeout=60)
+        for p, how in (direct, "connected"), (relayed, "relayed"):
+            wait_for(how, lambda: how in list(p.said.queue))
+        out, err = m.communicate("".join("%d\n" % n for n in range(21)), timeout=60)
         self.assertEqual(m.returncode, 0, err)
         self.assertEqual(out.split(), [str(2 * n) for n in range(21)])
-        for p, how in (direct, "connected"), (relayed, "relayed"):
+        for p in direct, relayed:
             self.assertEqual(p.wait(20), 0)
-            wait_for(how, lambda: how in list(p.said.queue))
+
+    def test_a_name_that_nobody_knows(self):
+        p = self.volunteer("https://nobody.invalid:1/volunteer/#" + "x" * 22)
+        self.assertIn("nobody.invalid", p.said.get(timeout=20))
 
     def test_the_coordinator_dies_and_comes_back(self):
         m, url = self.map(SLOW, "0..80", "--unordered")
