@@ -85,10 +85,10 @@ static void print_guest(const json_t *g)
 	print_direction(json_object_get(g, "out"));
 	printf("\n  received");
 	print_direction(json_object_get(g, "in"));
-	printf("\n  dropped as cut %llu, out of lease %llu, denied %llu, spoofed %llu, policed %llu\n",
+	printf("\n  dropped as cut %llu, out of lease %llu, denied %llu (IPv6 %llu), spoofed %llu, policed %llu\n",
 	       (unsigned long long)number_of(d, "killed"), (unsigned long long)number_of(d, "lease"),
-	       (unsigned long long)number_of(d, "denied"), (unsigned long long)number_of(d, "spoofed"),
-	       (unsigned long long)number_of(d, "policed"));
+	       (unsigned long long)number_of(d, "denied"), (unsigned long long)number_of(d, "denied_ipv6"),
+	       (unsigned long long)number_of(d, "spoofed"), (unsigned long long)number_of(d, "policed"));
 }
 
 static void print_status(const json_t *s)

@@ -102,6 +102,13 @@ struct {
 } edge_guest_stats SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, EDGE_ABI_SLOTS);
+	__type(key, __u32);
+	__type(value, struct edge_abi_ip6_stats);
+} edge_guest_ip6 SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, EDGE_ABI_FLOWS);
 	__type(key, struct edge_abi_flow_key);
@@ -200,6 +207,18 @@ static __always_inline int drop_guest(__u32 slot, bool in, enum edge_abi_reason 
 		s->reasons[why]++;
 	}
 	return DROP;
+}
+
+/* IPv6 is closed to guests, whatever their rules open; behind the checks of kill and lease. */
+static __always_inline int deny_ip6(__u32 slot, bool in)
+{
+	struct edge_abi_ip6_stats *s = bpf_map_lookup_elem(&edge_guest_ip6, &slot);
+
+	if (s && in)
+		s->in++;
+	else if (s)
+		s->out++;
+	return drop_guest(slot, in, EDGE_ABI_DENIED);
 }
 
 /* False if it is no whole IPv4 header; ports stay 0 where the packet has none. */
@@ -491,7 +510,9 @@ int guest_out(struct __sk_buff *skb)
 		return drop_guest(slot, false, EDGE_ABI_SPOOFED);
 	if (eth.h_proto == bpf_htons(ETH_P_ARP))
 		return arp_is_honest(skb, g) ? PASS : drop_guest(slot, false, EDGE_ABI_SPOOFED);
-	/* VLAN tags, IPv6 and all else are closed: guests have IPv4 only. */
+	if (eth.h_proto == bpf_htons(ETH_P_IPV6))
+		return deny_ip6(slot, false);
+	/* VLAN tags and all else are closed: guests have IPv4 only. */
 	if (eth.h_proto != bpf_htons(ETH_P_IP) || skb->vlan_present)
 		return drop_guest(slot, false, EDGE_ABI_DENIED);
 	if (!parse_ip4(skb, &p) || p.src != g->address)
@@ -527,6 +548,8 @@ int guest_in(struct __sk_buff *skb)
 		return drop_guest(slot, true, EDGE_ABI_LEASE);
 	if (skb->protocol == bpf_htons(ETH_P_ARP))
 		return PASS;
+	if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		return deny_ip6(slot, true);
 	g = bpf_map_lookup_elem(&edge_guest, &slot);
 	if (!g || skb->protocol != bpf_htons(ETH_P_IP) || !parse_ip4(skb, &p) || p.dst != g->address)
 		return drop_guest(slot, true, EDGE_ABI_DENIED);

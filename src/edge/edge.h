@@ -225,6 +225,7 @@ struct edge_class_count {
 struct edge_guest_count {
 	struct edge_count out, in;
 	uint64_t killed, lease, denied, spoofed, policed; /* dropped packets by reason */
+	uint64_t ip6_out, ip6_in; /* of the denied: IPv6, which guests do not have */
 	uint64_t backlog_bytes; /* in the guest's own queue and its leaf on the uplink */
 };
 int edge_class_count(const struct edge *e, enum traffic_class c, struct edge_class_count *ret);

@@ -125,6 +125,14 @@ struct edge_abi_guest_stats {
 	__u64 reasons[EDGE_ABI_REASON_COUNT];
 };
 
+/*
+ * edge_guest_ip6: per-CPU array by slot: IPv6 packets that were denied, by direction. They are
+ * among edge_guest_stats' denied; a map of its own, since those maps outlive a change of programs.
+ */
+struct edge_abi_ip6_stats {
+	__u64 out, in;
+};
+
 /* edge_flow: LRU hash. Addresses and ports as the campus sees them. */
 struct edge_abi_flow_key {
 	__u32 local, remote;   /* network byte order */

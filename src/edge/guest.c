@@ -159,8 +159,10 @@ static int guest_write(struct edge *e, uint32_t slot, const struct edge_guest_co
 static int stats_clear(struct edge *e, uint32_t slot)
 {
 	CLEANUP_FREE void *zero = calloc((size_t)e->hooks.cpus, sizeof(struct edge_abi_guest_stats));
+	int err = zero ? map_write(&e->hooks, EDGE_MAP_GUEST_STATS, &slot, zero) : -ENOMEM;
 
-	return zero ? map_write(&e->hooks, EDGE_MAP_GUEST_STATS, &slot, zero) : -ENOMEM;
+	_Static_assert(sizeof(struct edge_abi_ip6_stats) <= sizeof(struct edge_abi_guest_stats), "zero");
+	return err < 0 ? err : map_write(&e->hooks, EDGE_MAP_GUEST_IP6, &slot, zero);
 }
 
 /* What happens inside the guest's namespace. */

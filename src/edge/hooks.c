@@ -27,6 +27,7 @@
 static const char *const map_names[EDGE_MAP_COUNT] = {
 	"edge_kill", "edge_config", "edge_guest", "edge_lease", "edge_rules", "edge_campus",
 	"edge_slot", "edge_class_stats", "edge_guest_stats", "edge_flow", "edge_tag", "edge_bucket",
+	"edge_guest_ip6",
 };
 static const char *const prog_names[EDGE_PROG_COUNT] = {
 	"uplink_out", "uplink_in", "guest_out", "guest_in", "guest_inner",

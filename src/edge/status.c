@@ -39,12 +39,16 @@ int edge_class_count(const struct edge *e, enum traffic_class c, struct edge_cla
 int edge_guest_count(const struct edge *e, unsigned slot, struct edge_guest_count *ret)
 {
 	struct edge_abi_guest_stats s;
+	struct edge_abi_ip6_stats ip6;
 	int err;
 
 	if (slot >= EDGE_GUESTS_MAX)
 		return -ENOENT;
 	err = map_read_sum(&e->hooks, EDGE_MAP_GUEST_STATS, slot, (uint64_t *)&s,
 			   sizeof(s) / sizeof(uint64_t));
+	if (err == 0)
+		err = map_read_sum(&e->hooks, EDGE_MAP_GUEST_IP6, slot, (uint64_t *)&ip6,
+				   sizeof(ip6) / sizeof(uint64_t));
 	if (err < 0)
 		return err;
 	*ret = (struct edge_guest_count){
@@ -52,7 +56,7 @@ int edge_guest_count(const struct edge *e, unsigned slot, struct edge_guest_coun
 		.in = { s.in.packets, s.in.bytes, s.in.dropped },
 		.killed = s.reasons[EDGE_ABI_KILLED], .lease = s.reasons[EDGE_ABI_LEASE],
 		.denied = s.reasons[EDGE_ABI_DENIED], .spoofed = s.reasons[EDGE_ABI_SPOOFED],
-		.policed = s.reasons[EDGE_ABI_POLICED],
+		.policed = s.reasons[EDGE_ABI_POLICED], .ip6_out = ip6.out, .ip6_in = ip6.in,
 	};
 	if (e->htb)
 		ret->backlog_bytes += tree_backlog(e->sock, e->tree.ifindex, TREE_GUEST0 + slot);
@@ -102,13 +106,13 @@ static json_t *guest_json(const struct edge *e, const struct edge_guest *g)
 
 	(void)edge_guest_count(e, g->slot, &n); /* zeros if the map is gone */
 	(void)inet_ntop(AF_INET, &g->address, address, sizeof(address)); /* large enough */
-	return json_pack("{s:i, s:s, s:o, s:s, s:s, s:b, s:I, s:o, s:o, s:o, s:{s:o,s:o,s:o,s:o,s:o}}",
+	return json_pack("{s:i, s:s, s:o, s:s, s:s, s:b, s:I, s:o, s:o, s:o, s:{s:o,s:o,s:o,s:o,s:o,s:o}}",
 			 "slot", (int)g->slot, "job", g->job, "epoch", u64(g->epoch), "interface",
 			 g->ifname, "address", address, "killed", g->killed, "lease_ms",
 			 (json_int_t)left, "out", count_json(&n.out), "in", count_json(&n.in),
 			 "backlog", u64(n.backlog_bytes), "drops", "killed", u64(n.killed), "lease",
-			 u64(n.lease), "denied", u64(n.denied), "spoofed", u64(n.spoofed), "policed",
-			 u64(n.policed));
+			 u64(n.lease), "denied", u64(n.denied), "denied_ipv6", u64(n.ip6_out + n.ip6_in),
+			 "spoofed", u64(n.spoofed), "policed", u64(n.policed));
 }
 
 static json_t *guests_json(const struct edge *e)
