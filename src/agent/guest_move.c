@@ -153,8 +153,11 @@ static void on_failed(struct guest *g, struct guest_move *m, enum transfer_code 
 	if (code != TRANSFER_E_CANCELLED && code != TRANSFER_E_SUPERSEDED)
 		log_warn("job %s: image %.12s to %s: %s: %s", g->job, m->image,
 			 m->to.node ? m->to.node : "?", transfer_code_name(code), detail);
-	if (code == TRANSFER_E_SUPERSEDED)
-		return; /* its successor speaks for itself */
+	if (code == TRANSFER_E_SUPERSEDED) { /* to the coordinator its successor speaks for itself */
+		log_info("job %s: an image on its way to %s gives way to a newer one", g->job,
+			 m->to.node ? m->to.node : "?");
+		return;
+	}
 	const struct control_transfer t = { .state = CONTROL_TRANSFER_FAILED,
 					    .code = (char *)transfer_code_name(code),
 					    .detail = detail };
