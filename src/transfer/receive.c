@@ -13,9 +13,11 @@
 #include "base/parse.h"
 #include "base/point.h"
 #include "base/vec.h"
-#include "image/delta.h"
 #include "image/incoming.h"
+#include "image/pack.h"
 #include "image/reader.h"
+#include "transfer/chunk_tools.h"
+#include "transfer/data_links.h"
 #include "transfer/session.h"
 
 #define OFFER_TIMEOUT_MS 15000
@@ -33,26 +35,12 @@ struct receive_session {
 	bool has_keys;
 	int wake_fd; /* to the control thread: something happened on a data link */
 
-	pthread_mutex_t lock;
-	pthread_cond_t quiet;
-	bool ready, over;
-	int error;
-	struct diag error_diag;
-	struct link *links[TRANSFER_STREAMS_MAX + 1];
-	unsigned attached;
+	struct data_links links;
 	struct transfer_chunk parts[TRANSFER_STREAMS_MAX];
 	unsigned part_count;
 };
 
-static void end_set(struct session_end *end, int err, const struct diag *diag)
-{
-	end->code = transfer_code_of(err);
-	end->from_peer = false;
-	if (diag && diag->what[0])
-		end->diag = *diag;
-	else
-		diag_set(&end->diag, 0, "", "%s", strerror(-err));
-}
+static void serve(void *arg, struct link *l);
 
 int receive_session_new(const struct receive_params *p, struct receive_stats *stats,
 			struct receive_session **ret, struct session_end *end)
@@ -63,13 +51,14 @@ int receive_session_new(const struct receive_params *p, struct receive_stats *st
 		s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (!s || s->wake_fd < 0) {
 		free(s);
-		end_set(end, -ENOMEM, NULL);
+		session_end_set(end, -ENOMEM, NULL);
 		return -ENOMEM;
 	}
 	s->p = *p;
 	s->stats = stats;
-	pthread_mutex_init(&s->lock, NULL);
-	pthread_cond_init(&s->quiet, NULL);
+	data_links_init(&s->links, &(struct data_links_params){ .open = p->open, .open_arg = p->open_arg,
+								.serve = serve, .serve_arg = s,
+								.wake_fd = s->wake_fd });
 	*ret = s;
 	return 0;
 }
@@ -81,8 +70,7 @@ void receive_session_free(struct receive_session *s)
 	image_reader_close(s->base);
 	image_incoming_close(s->in);
 	explicit_bzero(&s->keys, sizeof(s->keys));
-	pthread_cond_destroy(&s->quiet);
-	pthread_mutex_destroy(&s->lock);
+	data_links_done(&s->links);
 	(void)close(s->wake_fd); /* an eventfd */
 	free(s);
 }
@@ -93,17 +81,6 @@ static void wake(struct receive_session *s)
 	ssize_t n = write(s->wake_fd, &one, sizeof(one));
 
 	(void)n; /* full = already awake */
-}
-
-static void fail(struct receive_session *s, int err, const struct diag *diag)
-{
-	pthread_mutex_lock(&s->lock);
-	if (!s->error && !s->over) {
-		s->error = err;
-		s->error_diag = *diag;
-	}
-	pthread_mutex_unlock(&s->lock);
-	wake(s);
 }
 
 /* ---- beginnings of payloads that a broken link left ---- */
@@ -187,39 +164,9 @@ static void parts_list(struct receive_session *s)
 /* ---- one data link ---- */
 
 struct worker {
-	struct sealer *sealer;
-	struct delta_coder *coder;
-	ZSTD_DCtx *dctx;
-	uint8_t *payload, *plain, *base;
+	struct chunk_tools tools;
+	uint8_t *payload;
 };
-
-static void worker_done(struct worker *w)
-{
-	sealer_free(w->sealer);
-	delta_coder_free(w->coder);
-	ZSTD_freeDCtx(w->dctx);
-	free(w->payload);
-	free(w->plain);
-	free(w->base);
-}
-
-static int worker_grow(struct receive_session *s, struct worker *w, bool delta)
-{
-	uint32_t size = image_incoming_image(s->in)->chunk_size;
-	int r = 0;
-
-	if (!w->sealer)
-		r = sealer_new(&s->keys, &w->sealer);
-	if (r == 0 && !w->plain)
-		r = posix_memalign((void **)&w->plain, 4096, size) ? -ENOMEM : 0;
-	if (r == 0 && !delta && !w->dctx && !(w->dctx = ZSTD_createDCtx()))
-		r = -ENOMEM;
-	if (r == 0 && delta && !w->base && !(w->base = aligned_alloc(4096, size)))
-		r = -ENOMEM;
-	if (r == 0 && delta && !w->coder)
-		r = delta_coder_new(size, &w->coder);
-	return r;
-}
 
 /* The chunk as stored, into *ret. -EBADMSG = not what the manifest names. */
 static int payload_open(struct receive_session *s, struct worker *w, const struct transfer_chunk *head,
@@ -227,6 +174,7 @@ static int payload_open(struct receive_session *s, struct worker *w, const struc
 {
 	const struct manifest *m = image_incoming_image(s->in);
 	uint8_t check[SEAL_CHECK_LEN], tag[SEAL_TAG_LEN];
+	struct chunk_tools *t = &w->tools;
 	struct chunk c, bc;
 	int r;
 
@@ -240,7 +188,7 @@ static int payload_open(struct receive_session *s, struct worker *w, const struc
 		return -EBADMSG;
 	if (!s->has_keys)
 		return -EPROTO;
-	r = worker_grow(s, w, head->codec == TRANSFER_DELTA);
+	r = chunk_tools_grow(t, &s->keys, m->chunk_size, head->codec, true);
 	if (r < 0)
 		return r;
 	if (head->codec == TRANSFER_DELTA) {
@@ -248,16 +196,16 @@ static int payload_open(struct receive_session *s, struct worker *w, const struc
 		    manifest_chunk_len(image_reader_manifest(s->base), head->base_index) > m->chunk_size)
 			return -EPROTO;
 		/* A base damaged on our disk makes the chunk come as stored. */
-		if (image_reader_plain(s->base, head->base_index, w->sealer, w->base, &bc, NULL) < 0 ||
-		    delta_decode(w->coder, w->payload, head->payload_len, w->base, bc.len, w->plain, c.len) < 0)
+		if (image_reader_plain(s->base, head->base_index, t->sealer, t->base, &bc, NULL) < 0 ||
+		    delta_decode(t->coder, w->payload, head->payload_len, t->base, bc.len, t->chunk, c.len) < 0)
 			return -EBADMSG;
-	} else if (ZSTD_decompressDCtx(w->dctx, w->plain, c.len, w->payload, head->payload_len) != c.len) {
+	} else if (ZSTD_decompressDCtx(t->dctx, t->chunk, c.len, w->payload, head->payload_len) != c.len) {
 		return -EBADMSG;
 	}
-	r = sealer_seal(w->sealer, c.name, w->plain, c.len, w->plain, tag);
+	r = sealer_seal(t->sealer, c.name, t->chunk, c.len, t->chunk, tag);
 	if (r == 0 && memcmp(tag, c.tag, SEAL_TAG_LEN) != 0)
 		r = -EBADMSG;
-	*ret = w->plain;
+	*ret = t->chunk;
 	return r;
 }
 
@@ -332,55 +280,26 @@ static int chunk_receive(struct receive_session *s, struct worker *w, struct lin
 
 void receive_session_attach(struct receive_session *s, struct link *l)
 {
-	struct worker w = { .sealer = NULL };
+	struct worker w = { .payload = NULL };
 	struct diag diag = DIAG_INIT;
-	bool entered = false;
-	unsigned slot = 0;
-	int r;
+	int slot = data_links_enter(&s->links, l, true), r;
 
-	pthread_mutex_lock(&s->lock);
-	while (slot < TRANSFER_STREAMS_MAX && s->links[slot])
-		slot++;
-	if (s->ready && !s->over && slot < TRANSFER_STREAMS_MAX) {
-		s->links[slot] = l;
-		s->attached++;
-		entered = true;
-	}
-	pthread_mutex_unlock(&s->lock);
-	if (!entered)
+	if (slot < 0)
 		return;
-	r = posix_memalign((void **)&w.payload, 4096, image_incoming_image(s->in)->chunk_size) ? -ENOMEM : 0;
+	w.payload = aligned_alloc(PACK_ALIGN, image_incoming_image(s->in)->chunk_size);
+	r = w.payload ? 0 : -ENOMEM;
 	while (r == 0)
 		r = chunk_receive(s, &w, l, &diag);
-	worker_done(&w);
+	chunk_tools_done(&w.tools);
+	free(w.payload);
 	if (r != -ENODATA) /* in order: the sender has nothing more for this link */
-		fail(s, r, &diag);
-	pthread_mutex_lock(&s->lock);
-	s->links[slot] = NULL;
-	s->attached--;
-	pthread_cond_broadcast(&s->quiet);
-	pthread_mutex_unlock(&s->lock);
+		data_links_fail(&s->links, r, &diag);
+	data_links_leave(&s->links, slot);
 }
 
-struct opener {
-	struct receive_session *s;
-	unsigned stream;
-};
-
-static void *open_main(void *arg)
+static void serve(void *arg, struct link *l)
 {
-	struct opener *o = arg;
-	struct link *l = NULL;
-	struct diag diag = DIAG_INIT;
-	int r = o->s->p.open(o->s->p.open_arg, o->stream, &l, &diag);
-
-	if (r == 0) {
-		receive_session_attach(o->s, l);
-		link_free(l);
-	} else {
-		fail(o->s, r, &diag);
-	}
-	return NULL;
+	receive_session_attach(arg, l);
 }
 
 /* ---- the control link ---- */
@@ -407,19 +326,6 @@ static int base_choose(struct receive_session *s, const struct transfer_offer *o
 	return 0;
 }
 
-/* The peer said why it ends: 1, or -EPROTO. */
-static int fail_take(const uint8_t *body, size_t len, struct session_end *end, struct diag *diag)
-{
-	struct transfer_fail f;
-
-	if (transfer_decode_fail(body, len, &f, diag) < 0)
-		return -EPROTO;
-	end->code = f.code;
-	end->from_peer = true;
-	diag_set(&end->diag, 0, "peer", "%s", f.text);
-	return 1;
-}
-
 static int offer_receive(struct receive_session *s, uint8_t *body, struct transfer_offer *offer,
 			 struct session_end *end, struct diag *diag)
 {
@@ -429,7 +335,7 @@ static int offer_receive(struct receive_session *s, uint8_t *body, struct transf
 	if (r < 0)
 		return r;
 	if (h.type == TRANSFER_FAIL)
-		return fail_take(body, h.len, end, diag);
+		return session_end_take(end, body, h.len, diag);
 	if (h.type != TRANSFER_OFFER || transfer_decode_offer(body, h.len, offer, diag) < 0)
 		return -EPROTO;
 	if (memcmp(offer->image, s->p.image, 32) != 0)
@@ -526,15 +432,11 @@ static int watch(struct receive_session *s, uint8_t *body, struct session_end *e
 		r = link_receive(s->control, PROGRESS_MS, s->wake_fd, &h, body, diag);
 		n = read(s->wake_fd, &count, sizeof(count));
 		(void)n; /* empty is fine */
-		pthread_mutex_lock(&s->lock);
-		error = s->error;
-		if (error && diag)
-			*diag = s->error_diag;
-		pthread_mutex_unlock(&s->lock);
+		error = data_links_error(&s->links, diag);
 		if (s->p.cancel && atomic_load(s->p.cancel))
 			return -ECANCELED;
 		if (r == 0 && h.type == TRANSFER_FAIL)
-			return fail_take(body, h.len, end, diag);
+			return session_end_take(end, body, h.len, diag);
 		if (error)
 			return error;
 		if (r == 0)
@@ -553,30 +455,13 @@ static int watch(struct receive_session *s, uint8_t *body, struct session_end *e
 	}
 }
 
-static void data_links_end(struct receive_session *s, pthread_t *threads, unsigned count)
-{
-	pthread_mutex_lock(&s->lock);
-	s->over = true;
-	for (unsigned i = 0; i < TRANSFER_STREAMS_MAX; i++)
-		if (s->links[i])
-			link_shutdown(s->links[i]);
-	while (s->attached)
-		pthread_cond_wait(&s->quiet, &s->lock);
-	pthread_mutex_unlock(&s->lock);
-	for (unsigned i = 0; i < count; i++)
-		pthread_join(threads[i], NULL);
-}
-
 static int transfer(struct receive_session *s, uint8_t *body, struct image_info *ret,
 		    struct session_end *end, struct diag *diag)
 {
-	struct opener openers[TRANSFER_STREAMS_MAX];
-	pthread_t threads[TRANSFER_STREAMS_MAX];
 	struct transfer_offer offer = { .manifest_len = 0 };
 	struct image_info info;
 	uint8_t base, frame[64];
 	uint64_t chunks, bytes;
-	unsigned count = 0;
 	int r = offer_receive(s, body, &offer, end, diag);
 
 	if (r == 0)
@@ -592,19 +477,14 @@ static int transfer(struct receive_session *s, uint8_t *body, struct image_info 
 		image_info_fill(image_incoming_image(s->in), s->p.image, &info);
 		s->p.started(s->p.started_arg, &info, bytes);
 	}
-	pthread_mutex_lock(&s->lock);
-	s->ready = true;
-	pthread_mutex_unlock(&s->lock);
+	data_links_set_ready(&s->links);
 	r = wishes_send(s, base);
-	for (; r == 0 && s->p.open && chunks && count < s->p.streams && count < chunks; count++) {
-		openers[count] = (struct opener){ s, count + 1 };
-		if (pthread_create(&threads[count], NULL, open_main, &openers[count]) != 0)
-			break;
-	}
+	if (r == 0)
+		(void)data_links_open(&s->links, (unsigned)MIN((uint64_t)s->p.streams, chunks));
 	if (r == 0)
 		r = watch(s, body, end, diag);
 	POINT("transfer.receive.before_commit");
-	data_links_end(s, threads, count);
+	data_links_end(&s->links, true);
 	if (r == 0)
 		r = image_incoming_commit(s->in, ret, diag);
 	if (r == 0) {
@@ -628,5 +508,5 @@ void receive_session_run(struct receive_session *s, struct link *control, struct
 	if (body)
 		r = transfer(s, body, ret, end, &diag);
 	if (r < 0)
-		end_set(end, r, &diag);
+		session_end_set(end, r, &diag);
 }

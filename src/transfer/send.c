@@ -12,10 +12,11 @@
 #include "base/parse.h"
 #include "base/point.h"
 #include "base/vec.h"
-#include "image/delta.h"
 #include "image/reader.h"
 #include "transfer/bases.h"
+#include "transfer/chunk_tools.h"
 #include "transfer/codec.h"
+#include "transfer/data_links.h"
 #include "transfer/session.h"
 
 #define REPLY_TIMEOUT_MS 60000  /* for READY: the receiver may be reading back a resumed arrival */
@@ -37,57 +38,14 @@ struct send_session {
 	struct codec_model model;
 	uint64_t path_seq;
 
-	pthread_mutex_t lock;
-	pthread_cond_t wake;
+	struct data_links links; /* its lock also holds what follows */
 	uint8_t *need;       /* bitmap */
 	uint32_t cursor;     /* before it nothing is left */
 	struct VEC(uint32_t) again; /* refused: to be sent as stored */
 	unsigned naks;
 	struct transfer_chunk partials[TRANSFER_STREAMS_MAX];
 	unsigned partial_count;
-	bool ready, over;    /* data links may send; must end */
-	int error;           /* of a data link */
-	struct diag error_diag;
-	struct link *links[TRANSFER_STREAMS_MAX + 1];
-	unsigned attached;
 };
-
-enum transfer_code transfer_code_of(int err)
-{
-	switch (err) {
-	case 0: return TRANSFER_OK;
-	case -ENOENT: return TRANSFER_E_MISSING;
-	case -EBADMSG: return TRANSFER_E_DAMAGED;
-	case -EKEYREJECTED: return TRANSFER_E_KEY;
-	case -ENOSPC:
-	case -EDQUOT: return TRANSFER_E_SPACE;
-	case -ESTALE: return TRANSFER_E_EPOCH;
-	case -ECANCELED: return TRANSFER_E_CANCELLED;
-	case -EBUSY: return TRANSFER_E_BUSY;
-	case -EACCES: return TRANSFER_E_PEER;
-	case -EPROTO: return TRANSFER_E_PROTOCOL;
-	case -ECONNRESET:
-	case -ECONNREFUSED:
-	case -ECONNABORTED:
-	case -ETIMEDOUT:
-	case -EHOSTUNREACH:
-	case -ENETUNREACH:
-	case -EHOSTDOWN:
-	case -EADDRNOTAVAIL:
-	case -EPIPE: return TRANSFER_E_LINK;
-	default: return TRANSFER_E_IO;
-	}
-}
-
-static void end_set(struct session_end *end, int err, const struct diag *diag)
-{
-	end->code = transfer_code_of(err);
-	end->from_peer = false;
-	if (diag && diag->what[0])
-		end->diag = *diag;
-	else
-		diag_set(&end->diag, 0, "", "%s", strerror(-err));
-}
 
 /* ---- new ---- */
 
@@ -122,6 +80,8 @@ static unsigned streams_for(const struct send_session *s)
 	return MAX(n, 1u);
 }
 
+static void serve(void *arg, struct link *l);
+
 int send_session_new(const struct send_params *p, struct send_stats *stats,
 		     struct send_session **ret, struct session_end *end)
 {
@@ -132,13 +92,13 @@ int send_session_new(const struct send_params *p, struct send_stats *stats,
 	int r;
 
 	if (!s) {
-		end_set(end, -ENOMEM, NULL);
+		session_end_set(end, -ENOMEM, NULL);
 		return -ENOMEM;
 	}
 	s->p = *p;
 	s->stats = stats;
-	pthread_mutex_init(&s->lock, NULL);
-	pthread_cond_init(&s->wake, NULL);
+	data_links_init(&s->links, &(struct data_links_params){ .open = p->open, .open_arg = p->open_arg,
+								.serve = serve, .serve_arg = s, .wake_fd = -1 });
 	r = image_reader_open(p->store, p->job, p->image, &s->image, &diag);
 	if (r == 0 && p->key) {
 		r = seal_keys_derive(p->key, &s->keys);
@@ -147,7 +107,7 @@ int send_session_new(const struct send_params *p, struct send_stats *stats,
 		s->has_keys = r == 0;
 	}
 	if (r < 0) {
-		end_set(end, r, &diag);
+		session_end_set(end, r, &diag);
 		send_session_free(s);
 		return r;
 	}
@@ -172,8 +132,7 @@ void send_session_free(struct send_session *s)
 	free(s->need);
 	VEC_DONE(&s->again);
 	explicit_bzero(&s->keys, sizeof(s->keys));
-	pthread_cond_destroy(&s->wake);
-	pthread_mutex_destroy(&s->lock);
+	data_links_done(&s->links);
 	free(s);
 }
 
@@ -185,10 +144,10 @@ static bool next_chunk(struct send_session *s, uint32_t *ret, bool *ret_as_store
 	uint32_t count = image_reader_manifest(s->image)->chunk_count;
 	bool found = false;
 
-	pthread_mutex_lock(&s->lock);
-	while (!s->over && !found) {
-		if (!s->ready) {
-			pthread_cond_wait(&s->wake, &s->lock);
+	pthread_mutex_lock(&s->links.lock);
+	while (!s->links.over && !found) {
+		if (!s->links.ready) {
+			pthread_cond_wait(&s->links.changed, &s->links.lock);
 			continue;
 		}
 		if (s->again.count) {
@@ -206,59 +165,26 @@ static bool next_chunk(struct send_session *s, uint32_t *ret, bool *ret_as_store
 			found = true;
 			break;
 		}
-		pthread_cond_wait(&s->wake, &s->lock); /* a refused one may come back */
+		pthread_cond_wait(&s->links.changed, &s->links.lock); /* a refused one may come back */
 	}
-	pthread_mutex_unlock(&s->lock);
+	pthread_mutex_unlock(&s->links.lock);
 	return found;
-}
-
-static void fail(struct send_session *s, int err, const struct diag *diag)
-{
-	pthread_mutex_lock(&s->lock);
-	if (!s->error && !s->over) {
-		s->error = err;
-		if (diag)
-			s->error_diag = *diag;
-	}
-	pthread_mutex_unlock(&s->lock);
 }
 
 /* ---- one data link ---- */
 
 struct worker {
-	struct sealer *sealer;
-	struct delta_coder *coder;
-	ZSTD_CCtx *cctx;
-	uint8_t *chunk, *base, *payload;
+	struct chunk_tools tools;
+	uint8_t *payload; /* of a form that is not as stored */
 };
 
-static void worker_done(struct worker *w)
-{
-	sealer_free(w->sealer);
-	delta_coder_free(w->coder);
-	ZSTD_freeCCtx(w->cctx);
-	free(w->chunk);
-	free(w->base);
-	free(w->payload);
-}
-
-/* What only compressed forms need is made when the first one is. */
-static int worker_grow(struct send_session *s, struct worker *w, bool delta)
+static int worker_grow(struct send_session *s, struct worker *w, enum transfer_codec codec)
 {
 	uint32_t size = image_reader_manifest(s->image)->chunk_size;
-	int r = 0;
 
-	if (!w->sealer)
-		r = sealer_new(&s->keys, &w->sealer);
-	if (r == 0 && !w->payload && !(w->payload = malloc(delta_bound(size))))
-		r = -ENOMEM;
-	if (r == 0 && !delta && !w->cctx && !(w->cctx = ZSTD_createCCtx()))
-		r = -ENOMEM;
-	if (r == 0 && delta && !w->base && !(w->base = aligned_alloc(4096, size)))
-		r = -ENOMEM;
-	if (r == 0 && delta && !w->coder)
-		r = delta_coder_new(size, &w->coder);
-	return r;
+	if (codec != TRANSFER_SEALED && !w->payload && !(w->payload = malloc(delta_bound(size))))
+		return -ENOMEM;
+	return chunk_tools_grow(&w->tools, &s->keys, size, codec, false);
 }
 
 /* Of this thread: a busy machine must not look like a dear codec. */
@@ -276,10 +202,10 @@ static void path_measure(struct send_session *s)
 	bool fresh;
 
 	pacer_state(s->p.pacer, &pace);
-	pthread_mutex_lock(&s->lock);
+	pthread_mutex_lock(&s->links.lock);
 	fresh = pace.path_seq != s->path_seq;
 	s->path_seq = pace.path_seq;
-	pthread_mutex_unlock(&s->lock);
+	pthread_mutex_unlock(&s->links.lock);
 	if (fresh)
 		codec_sent(&s->model, pace.path_bps / 8, !pace.path_backlog);
 }
@@ -296,16 +222,17 @@ static int payload_make(struct send_session *s, struct worker *w, uint32_t i,
 {
 	const struct manifest *m = image_reader_manifest(s->image);
 	uint64_t start = thread_cpu_ns();
+	struct chunk_tools *t = &w->tools;
 	int64_t n = 0;
 	struct chunk c;
-	int r = 0;
+	int r = worker_grow(s, w, codec);
 
 	memset(head, 0, sizeof(*head));
 	head->index = i;
+	if (r < 0)
+		return r;
 	if (codec != TRANSFER_SEALED) {
-		r = worker_grow(s, w, codec == TRANSFER_DELTA);
-		if (r == 0)
-			r = image_reader_plain(s->image, i, w->sealer, w->chunk, &c, diag);
+		r = image_reader_plain(s->image, i, t->sealer, t->chunk, &c, diag);
 		if (r < 0)
 			return r;
 		if (codec == TRANSFER_DELTA) {
@@ -313,12 +240,12 @@ static int payload_make(struct send_session *s, struct worker *w, uint32_t i,
 			struct chunk bc;
 
 			/* A base that cannot be read costs the delta only. */
-			if (image_reader_plain(s->base, b, w->sealer, w->base, &bc, NULL) == 0)
-				n = delta_encode(w->coder, w->chunk, c.len, w->base, bc.len, ZSTD_LEVEL,
+			if (image_reader_plain(s->base, b, t->sealer, t->base, &bc, NULL) == 0)
+				n = delta_encode(t->coder, t->chunk, c.len, t->base, bc.len, ZSTD_LEVEL,
 						 w->payload);
 			head->base_index = b;
 		} else {
-			size_t z = ZSTD_compressCCtx(w->cctx, w->payload, delta_bound(m->chunk_size), w->chunk,
+			size_t z = ZSTD_compressCCtx(t->cctx, w->payload, delta_bound(m->chunk_size), t->chunk,
 						     c.len, ZSTD_LEVEL);
 
 			n = ZSTD_isError(z) ? 0 : (int64_t)z;
@@ -335,7 +262,7 @@ static int payload_make(struct send_session *s, struct worker *w, uint32_t i,
 		head->base_index = 0;
 	}
 	start = thread_cpu_ns();
-	r = image_reader_sealed(s->image, i, w->chunk, &c, diag);
+	r = image_reader_sealed(s->image, i, t->chunk, &c, diag);
 	if (r < 0)
 		return r;
 	if (codec == TRANSFER_SEALED)
@@ -343,7 +270,7 @@ static int payload_make(struct send_session *s, struct worker *w, uint32_t i,
 	head->codec = TRANSFER_SEALED;
 	head->payload_len = c.len;
 	memcpy(head->check, c.check, 8);
-	*ret_bytes = w->chunk;
+	*ret_bytes = t->chunk;
 	return 0;
 }
 
@@ -416,59 +343,30 @@ static int chunk_send(struct send_session *s, struct worker *w, struct link *l, 
 
 void send_session_attach(struct send_session *s, struct link *l)
 {
-	struct worker w = { .chunk = aligned_alloc(4096, image_reader_manifest(s->image)->chunk_size) };
+	struct worker w = { .payload = NULL };
 	struct diag diag = DIAG_INIT;
-	bool as_stored, entered = false;
+	int slot = data_links_enter(&s->links, l, false), r = 0;
+	bool as_stored;
 	uint64_t counted = 0;
-	unsigned slot = 0;
 	uint32_t i;
-	int r = w.chunk ? 0 : -ENOMEM;
 
-	pthread_mutex_lock(&s->lock);
-	while (slot < TRANSFER_STREAMS_MAX && s->links[slot])
-		slot++;
-	if (!s->over && slot < TRANSFER_STREAMS_MAX) {
-		s->links[slot] = l;
-		s->attached++;
-		entered = true;
-	}
-	pthread_mutex_unlock(&s->lock);
-	if (entered) {
-		pacer_add(s->p.pacer, l);
-		while (r == 0 && next_chunk(s, &i, &as_stored))
-			r = chunk_send(s, &w, l, i, as_stored, &counted, &diag);
-		count_bytes(s, l, &counted);
-		pacer_remove(s->p.pacer, l);
-		if (r < 0)
-			fail(s, r, &diag);
-		pthread_mutex_lock(&s->lock);
-		s->links[slot] = NULL;
-		s->attached--;
-		pthread_cond_broadcast(&s->wake);
-		pthread_mutex_unlock(&s->lock);
-	}
-	worker_done(&w);
+	if (slot < 0)
+		return;
+	pacer_add(s->p.pacer, l);
+	while (r == 0 && next_chunk(s, &i, &as_stored))
+		r = chunk_send(s, &w, l, i, as_stored, &counted, &diag);
+	count_bytes(s, l, &counted);
+	pacer_remove(s->p.pacer, l);
+	if (r < 0)
+		data_links_fail(&s->links, r, &diag);
+	data_links_leave(&s->links, slot);
+	chunk_tools_done(&w.tools);
+	free(w.payload);
 }
 
-struct opener {
-	struct send_session *s;
-	unsigned stream;
-};
-
-static void *open_main(void *arg)
+static void serve(void *arg, struct link *l)
 {
-	struct opener *o = arg;
-	struct link *l = NULL;
-	struct diag diag = DIAG_INIT;
-	int r = o->s->p.open(o->s->p.open_arg, o->stream, &l, &diag);
-
-	if (r == 0) {
-		send_session_attach(o->s, l);
-		link_free(l);
-	} else {
-		fail(o->s, r, &diag);
-	}
-	return NULL;
+	send_session_attach(arg, l);
 }
 
 /* ---- the control link ---- */
@@ -532,18 +430,6 @@ static int ready_take(struct send_session *s, const struct transfer_ready *ready
 	return 0;
 }
 
-static int fail_take(const uint8_t *body, size_t len, struct session_end *end, struct diag *diag)
-{
-	struct transfer_fail f;
-
-	if (transfer_decode_fail(body, len, &f, diag) < 0)
-		return -EPROTO;
-	end->code = f.code;
-	end->from_peer = true;
-	diag_set(&end->diag, 0, "peer", "%s", f.text);
-	return 1;
-}
-
 /* NEED, PARTIAL, READY. 0, a negative error, or 1 when the peer failed (end is filled). */
 static int wishes_receive(struct send_session *s, struct link *control, uint8_t *body,
 			  struct session_end *end, struct diag *diag)
@@ -574,7 +460,7 @@ static int wishes_receive(struct send_session *s, struct link *control, uint8_t 
 			r = transfer_decode_ready(body, h.len, &ready, diag);
 			return r == 0 ? ready_take(s, &ready, diag) : -EPROTO;
 		case TRANSFER_COMMITTED: return 2; /* it had everything */
-		case TRANSFER_FAIL: return fail_take(body, h.len, end, diag);
+		case TRANSFER_FAIL: return session_end_take(end, body, h.len, diag);
 		default: r = diag_set(diag, -EPROTO, "control", "a frame out of turn");
 		}
 		if (r < 0)
@@ -588,13 +474,13 @@ static int nak_take(struct send_session *s, uint32_t index, struct diag *diag)
 
 	if (index >= image_reader_manifest(s->image)->chunk_count)
 		return diag_set(diag, -EPROTO, "nak", "a chunk that the image does not have");
-	pthread_mutex_lock(&s->lock);
+	pthread_mutex_lock(&s->links.lock);
 	if (s->naks++ >= NAK_MAX)
 		r = diag_set(diag, -EBADMSG, "nak", "the receiver refused %u chunks", NAK_MAX);
 	else
 		r = VEC_PUSH(&s->again, index);
-	pthread_cond_broadcast(&s->wake);
-	pthread_mutex_unlock(&s->lock);
+	pthread_cond_broadcast(&s->links.changed);
+	pthread_mutex_unlock(&s->links.lock);
 	return r;
 }
 
@@ -612,14 +498,9 @@ static int watch(struct send_session *s, struct link *control, uint8_t *body,
 		if (r == -EINTR || atomic_load(s->p.cancel))
 			return -ECANCELED;
 		if (r == -ETIMEDOUT || r == -ECONNRESET) {
-			int error;
-
 			/* What a data link says is the nearer cause. */
-			pthread_mutex_lock(&s->lock);
-			error = s->error;
-			if (error && diag)
-				*diag = s->error_diag;
-			pthread_mutex_unlock(&s->lock);
+			int error = data_links_error(&s->links, diag);
+
 			if (error && (error != -ECONNRESET || r == -ETIMEDOUT))
 				return error;
 			if (r == -ETIMEDOUT)
@@ -645,7 +526,7 @@ static int watch(struct send_session *s, struct link *control, uint8_t *body,
 			if (r == 0 && memcmp(image, image_reader_digest(s->image), 32) == 0)
 				return 0;
 			return -EPROTO;
-		case TRANSFER_FAIL: return fail_take(body, h.len, end, diag);
+		case TRANSFER_FAIL: return session_end_take(end, body, h.len, diag);
 		default: r = diag_set(diag, -EPROTO, "control", "a frame out of turn");
 		}
 		if (r < 0)
@@ -653,45 +534,22 @@ static int watch(struct send_session *s, struct link *control, uint8_t *body,
 	}
 }
 
-static void data_links_end(struct send_session *s, pthread_t *threads, unsigned count, bool broken)
-{
-	pthread_mutex_lock(&s->lock);
-	s->over = true;
-	pthread_cond_broadcast(&s->wake);
-	if (broken)
-		for (unsigned i = 0; i < TRANSFER_STREAMS_MAX; i++)
-			if (s->links[i])
-				link_shutdown(s->links[i]);
-	while (s->attached)
-		pthread_cond_wait(&s->wake, &s->lock);
-	pthread_mutex_unlock(&s->lock);
-	for (unsigned i = 0; i < count; i++)
-		pthread_join(threads[i], NULL);
-}
-
 static int transfer(struct send_session *s, struct link *control, uint8_t *body,
 		    struct session_end *end, struct diag *diag)
 {
-	struct opener openers[TRANSFER_STREAMS_MAX];
-	pthread_t threads[TRANSFER_STREAMS_MAX];
-	unsigned count = 0;
 	int r = wishes_receive(s, control, body, end, diag);
+	unsigned count;
 
-	if (r != 0)
+	if (r != 0) {
+		data_links_end(&s->links, true); /* one that a fetcher opened may wait already */
 		return r == 2 ? 0 : r;
-	pthread_mutex_lock(&s->lock);
-	s->ready = true;
-	pthread_cond_broadcast(&s->wake);
-	pthread_mutex_unlock(&s->lock);
-	/* Few chunks need few connections. */
-	for (; s->p.open && count < s->streams && count < s->stats->chunks_total; count++) {
-		openers[count] = (struct opener){ s, count + 1 };
-		if (pthread_create(&threads[count], NULL, open_main, &openers[count]) != 0)
-			break;
 	}
+	data_links_set_ready(&s->links);
+	/* Few chunks need few connections. */
+	count = data_links_open(&s->links, (unsigned)MIN((uint64_t)s->streams, s->stats->chunks_total));
 	r = count == 0 && s->p.open && s->stats->chunks_total ? -EAGAIN :
 								watch(s, control, body, end, diag);
-	data_links_end(s, threads, count, r != 0);
+	data_links_end(&s->links, r != 0);
 	return r;
 }
 
@@ -708,8 +566,8 @@ void send_session_run(struct send_session *s, struct link *control, struct sessi
 	if (r == 0 || r == -ECONNRESET)
 		r = transfer(s, control, body, end, &diag);
 	else
-		data_links_end(s, NULL, 0, true);
+		data_links_end(&s->links, true);
 	s->stats->bytes_sent += link_bytes_out(control);
 	if (r < 0)
-		end_set(end, r, &diag);
+		session_end_set(end, r, &diag);
 }

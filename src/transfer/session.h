@@ -27,6 +27,10 @@ struct session_end {
 };
 
 enum transfer_code transfer_code_of(int err); /* of image and link errors */
+/* By an error of our own; diag may be NULL or empty. */
+void session_end_set(struct session_end *end, int err, const struct diag *diag);
+/* By the peer's FAIL: 1, or -EPROTO when it is none. */
+int session_end_take(struct session_end *end, const uint8_t *body, size_t len, struct diag *diag);
 
 /* ---- sending ---- */
 
