@@ -285,7 +285,7 @@ static int scan_manifests(struct ckpt_watch *w, struct ckpt_commit *ret, bool *r
 			continue;
 		}
 		if (!best.found || c.mtime_ns > best.mtime_ns ||
-		    (c.mtime_ns == best.mtime_ns && strcmp(c.name, best.name) > 0))
+		    (c.mtime_ns == best.mtime_ns && strverscmp(c.name, best.name) > 0))
 			best = c;
 	}
 	*ret = best;

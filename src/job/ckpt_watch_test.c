@@ -16,6 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,17 +34,27 @@
 
 static char dir[64];
 
+/* Of the writer: when it last wrote, and the longest pause within one set. On a loaded machine
+ * it may be kept from running for longer than a set takes to settle; then a half set is rightly
+ * offered, and there is nothing to judge. */
+static struct pulse {
+	_Atomic uint64_t last_ns, pause_ns;
+	_Atomic bool inside;
+} *pulse;
+
 static int setup(void **state)
 {
 	/* In memory where there is one: the writers sync a thousand times, and a kill does not
 	 * care where the bytes are. */
 	(void)snprintf(dir, sizeof(dir), "%s/reclaim-ckpt-XXXXXX",
 		       access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
-	return mkdtemp(dir) ? 0 : -1;
+	pulse = mmap(NULL, sizeof(*pulse), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	return pulse != MAP_FAILED && mkdtemp(dir) ? 0 : -1;
 }
 
 static int teardown(void **state)
 {
+	(void)munmap(pulse, sizeof(*pulse));
 	return dir_remove_all(dir);
 }
 
@@ -134,11 +146,35 @@ static void test_manifest(void **state)
 	put("step-1/b", "bety", 4);
 	assert_int_equal(ckpt_verify(dir, "step-1", &d), -EBADMSG);
 	assert_non_null(strstr(d.where, "b"));
+	/* Saved within one tick of the clock: the number tells which is newer, not its first digit. */
+	{
+		const struct timespec same[2] = { { .tv_sec = 1000 }, { .tv_sec = 1000 } };
+		static const char *const names[] = { "step-999", "step-1000" };
+		char path[300];
+
+		text[0] = '\0';
+		manifest_line(text, sizeof(text), "a", "alpha");
+		for (size_t i = 0; i < 2; i++) {
+			make_dir(names[i]);
+			(void)snprintf(path, sizeof(path), "%s/a", names[i]);
+			put(path, "alpha", 5);
+			(void)snprintf(path, sizeof(path), "%s/MANIFEST", names[i]);
+			put(path, text, strlen(text));
+			(void)snprintf(path, sizeof(path), "%s/%s/MANIFEST", dir, names[i]);
+			assert_int_equal(utimensat(AT_FDCWD, path, same, 0), 0);
+		}
+		(void)snprintf(path, sizeof(path), "%s/step-1", dir);
+		assert_int_equal(dir_remove_all(path), 0);
+		assert_string_equal(scan(w, CKPT_RUNNING).name, "step-1000");
+		(void)snprintf(path, sizeof(path), "%s/step-999", dir);
+		assert_int_equal(dir_remove_all(path), 0);
+	}
 	/* A newer one that is half there does not hide the older. */
-	make_dir("step-2");
-	put("step-2/MANIFEST", text, strlen(text));
+	manifest_line(text, sizeof(text), "b", "beta");
+	make_dir("step-2000");
+	put("step-2000/MANIFEST", text, strlen(text));
 	c = scan(w, CKPT_RUNNING);
-	assert_string_equal(c.name, "step-1");
+	assert_string_equal(c.name, "step-1000");
 	make_dir(".step-3");
 	put(".step-3/a", "alpha", 5);
 	assert_true(scan(w, CKPT_RUNNING).found);
@@ -229,6 +265,22 @@ static void test_files(void **state)
 #define PARTS 4
 #define PART_BYTES 6000
 
+static void beat(void)
+{
+	uint64_t now = clock_boot_ns(), pause = now - pulse->last_ns;
+
+	if (pulse->inside && pause > pulse->pause_ns)
+		pulse->pause_ns = pause;
+	pulse->last_ns = now;
+}
+
+static uint64_t longest_pause(void)
+{
+	uint64_t now = pulse->inside ? clock_boot_ns() - pulse->last_ns : 0;
+
+	return MAX(now, pulse->pause_ns);
+}
+
 static void part_fill(char *buf, uint64_t step)
 {
 	for (size_t i = 0; i < PART_BYTES; i += 8)
@@ -240,11 +292,14 @@ static void child_put(const char *path, const char *bytes, size_t len)
 	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
 
 	/* In pieces, so that a kill finds the middle. */
-	for (size_t at = 0; at < len; at += 1500)
+	for (size_t at = 0; at < len; at += 1500) {
 		if (write(fd, bytes + at, MIN((size_t)1500, len - at)) < 0)
 			_exit(1);
+		beat();
+	}
 	(void)fsync(fd);
 	(void)close(fd);
+	beat();
 }
 
 /* By the contract: a folder, its manifest, a rename. */
@@ -282,6 +337,8 @@ static void save_plain(uint64_t step)
 	char buf[PART_BYTES], path[300];
 
 	part_fill(buf, step);
+	beat();
+	pulse->inside = true;
 	for (int i = 0; i < PARTS; i++) {
 		(void)snprintf(path, sizeof(path), "%s/s%llu_part%d.pt", dir, (unsigned long long)step, i);
 		child_put(path, buf, sizeof(buf));
@@ -290,6 +347,8 @@ static void save_plain(uint64_t step)
 		(void)snprintf(path, sizeof(path), "%s/s%llu_part%d.pt", dir, (unsigned long long)step - 2, i);
 		(void)unlink(path);
 	}
+	beat();
+	pulse->inside = false;
 }
 
 static pid_t writer(void (*save)(uint64_t step), uint64_t first, unsigned rest_ms, int done_fd)
@@ -297,6 +356,7 @@ static pid_t writer(void (*save)(uint64_t step), uint64_t first, unsigned rest_m
 	pid_t pid = fork();
 
 	if (pid == 0) {
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* also when a check fails while it is stopped */
 		for (uint64_t step = first;; step++) {
 			save(step);
 			if (write(done_fd, &step, sizeof(step)) < 0)
@@ -391,12 +451,14 @@ static void test_kill_plain(void **state)
 	uint64_t settle = 8 * NS_PER_MS, finished = 0, settled = 0;
 	struct ckpt_watch *w = watch(JOB_CKPT_FILES, settle);
 	struct rng rng;
+	unsigned judged = 0;
 	int fds[2];
 
 	print_message("seed 2\n");
 	rng_init(&rng, 2);
 	assert_int_equal(pipe2(fds, O_NONBLOCK | O_CLOEXEC), 0);
 	for (unsigned round = 0; round < rounds(1000) / 4; round++) {
+		*pulse = (struct pulse){ 0 };
 		pid_t pid = writer(save_plain, finished + 1, 20, fds[1]);
 		uint64_t until = clock_boot_ns() + rng_below(&rng, 40 * NS_PER_MS);
 		struct ckpt_commit c = { 0 };
@@ -412,7 +474,7 @@ static void test_kill_plain(void **state)
 		(void)kill(pid, SIGSTOP); /* the set must be read before it is overwritten */
 		(void)waitpid(pid, NULL, WUNTRACED);
 		c = scan(w, CKPT_FROZEN);
-		if (c.found) {
+		if (c.found && longest_pause() < settle) {
 			char number[32];
 			uint64_t got;
 
@@ -422,12 +484,14 @@ static void test_kill_plain(void **state)
 				fail_msg("round %u: offered %s (step %llu), settled %llu", round, c.name,
 					 (unsigned long long)got, (unsigned long long)settled);
 			settled = got;
+			judged++;
 		}
 		(void)kill(pid, SIGKILL);
 		(void)waitpid(pid, NULL, 0);
 		finished = drain(fds[0], finished);
 	}
-	assert_true(settled > 0);
+	print_message("%u rounds judged\n", judged);
+	assert_true(judged > 0);
 	ckpt_watch_free(w);
 	(void)close(fds[0]);
 	(void)close(fds[1]);
