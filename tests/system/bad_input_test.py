@@ -162,8 +162,14 @@ def sockets(lab):
     print("  seed %d" % SEED)
     rng = random.Random(SEED)
     job, j = running_job(lab)
-    before = {n: pids(n) for n in ("reclaimd", "reclaim-coordinator", "reclaim-shim",
-                                   "reclaim-transfer")}
+    before = {n: pids(n) for n in ("reclaimd", "reclaim-coordinator", "reclaim-shim")}
+    receivers = set(pids("reclaim-transfer"))
+
+    def only_receivers():
+        """A sender of a periodic image ends soon; each machine's receiver stays."""
+        receivers.intersection_update(pids("reclaim-transfer"))
+        return len(receivers) == len(lab.machines)
+    wait_for("the senders have ended", only_receivers)
     step = lab.last_step(job)
 
     def unix(path):
@@ -197,6 +203,7 @@ def sockets(lab):
     throw(tcp(host, int(port), True), rng)
     check({n: pids(n) for n in before} == before, "a program was lost: %s, now %s" % (
         before, {n: pids(n) for n in before}))
+    check(receivers <= set(pids("reclaim-transfer")), "a receiver was lost")
     lab.wait_step(job, step + 50)
     check(number(lab.job(job)["epoch"]) == number(j["epoch"]), "the job was started anew")
     lab.owner(j["node"], "back")  # and the machinery moves it as ever
