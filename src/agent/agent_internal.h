@@ -339,6 +339,15 @@ void output_pump(struct guest *g);
 void output_acked(struct guest *g, uint64_t offset);
 void output_rewind(struct agent *a); /* a new connection: what was not acked goes again */
 bool output_drained(const struct guest *g);
+/*
+ * What of the output the coordinator may not have yet, as {"at", "data"} for an image's meta
+ * (base64, at most the last OUTPUT_TAIL_MAX bytes); NULL = it has all. Whoever holds the
+ * image then tells it, should this machine not come back.
+ */
+json_t *output_tail(struct guest *g);
+void output_tail_tell(struct agent *a, const char *job, uint64_t epoch, const char *digest);
+/* After a welcome: with all images here. */
+void output_tails_tell(struct agent *a);
 uint64_t output_size(const struct guest *g);
 
 /* adopt.c */

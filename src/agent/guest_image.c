@@ -197,6 +197,9 @@ static int take_begin(struct guest *g, const char *folder, const struct ckpt_com
 	CLEANUP_JSON json_t *meta =
 		json_pack("{s:s,s:b,s:I,s:I,s:b}", "commit", name, "dump", t->dump, "output_offset",
 			  (json_int_t)t->output_offset, "ran_ms", (json_int_t)guest_ran_ms(g), "final", final);
+	json_t *tail = output_tail(g);
+	if (tail && json_object_set_new(meta, "output", tail) < 0)
+		log_warn("job %s: an image without the end of its output", g->job);
 	t->meta = meta ? json_dumps(meta, JSON_COMPACT) : NULL;
 	t->params = (struct image_take_params){
 		.job = t->job,

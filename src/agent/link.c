@@ -308,6 +308,7 @@ static void on_welcome(struct agent *a, const struct control_welcome *w)
 	const struct control_rates rates = { .floor_cap_bps = w->floor_cap_bps, .stop_all = w->stop_all };
 	guest_rates(a, &rates);
 	send_status(a);
+	output_tails_tell(a);
 	output_rewind(a);
 	for (struct guest *g = a->guests; g; g = g->next) {
 		guest_tell_end(g);

@@ -67,6 +67,7 @@ static void on_received(void *arg, const struct transfer_incoming *in)
 	POINT("agent.received.before_told");
 	log_info("job %s epoch %llu: image %.12s is here (from %s)", in->job,
 		 (unsigned long long)in->epoch, in->image, in->from);
+	output_tail_tell(a, in->job, in->epoch, in->image); /* before the image counts as durable */
 	(void)link_send(a, &m); /* without a link, hello's list of images says it */
 	POINT("agent.received.told");
 }

@@ -9,13 +9,20 @@
 #include <fcntl.h>
 #include <openssl/evp.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/agent_internal.h"
+#include "base/check.h"
+#include "base/cleanup.h"
 #include "base/file.h"
 
 #define OUTPUT_AHEAD_MAX (8u * CONTROL_OUTPUT_MAX)
+#define OUTPUT_TAIL_MAX  65536u
+#define BASE64_LEN(n)	 (((n) + 2) / 3 * 4)
+
+_Static_assert(BASE64_LEN(OUTPUT_TAIL_MAX) + 4096 < IMAGE_META_MAX, "a tail fits into an image's meta");
 
 static int output_open(struct guest *g)
 {
@@ -38,15 +45,16 @@ uint64_t output_size(const struct guest *g)
 	return (uint64_t)st.st_size;
 }
 
-static int output_send(struct guest *g, const unsigned char *bytes, size_t len)
+static int output_send(struct agent *a, const char *job, uint64_t epoch, uint64_t offset,
+		       const unsigned char *bytes, size_t len)
 {
 	char text[CONTROL_OUTPUT_MAX / 3 * 4 + 8];
 	(void)EVP_EncodeBlock((unsigned char *)text, bytes, (int)len);
 	struct control_message m = {
 		.type = CONTROL_OUTPUT,
-		.output = { .job = g->job, .epoch = g->epoch, .offset = g->output_sent, .data = text },
+		.output = { .job = (char *)job, .epoch = epoch, .offset = offset, .data = text },
 	};
-	return link_send(g->agent, &m);
+	return link_send(a, &m);
 }
 
 void output_pump(struct guest *g)
@@ -56,7 +64,7 @@ void output_pump(struct guest *g)
 	unsigned char bytes[CONTROL_OUTPUT_MAX];
 	while (g->output_sent - g->output_acked < OUTPUT_AHEAD_MAX) {
 		ssize_t n = pread(g->output_fd, bytes, sizeof(bytes), (off_t)g->output_sent);
-		if (n <= 0 || output_send(g, bytes, (size_t)n) < 0)
+		if (n <= 0 || output_send(g->agent, g->job, g->epoch, g->output_sent, bytes, (size_t)n) < 0)
 			return;
 		g->output_sent += (uint64_t)n;
 	}
@@ -84,4 +92,62 @@ void output_rewind(struct agent *a)
 bool output_drained(const struct guest *g)
 {
 	return g->output_acked >= output_size(g);
+}
+
+/* ---- the end of it, with an image ---- */
+
+json_t *output_tail(struct guest *g)
+{
+	uint64_t end = output_size(g), at = g->output_acked;
+	if (end <= at || output_open(g) < 0)
+		return NULL;
+	if (end - at > OUTPUT_TAIL_MAX)
+		at = end - OUTPUT_TAIL_MAX; /* the coordinator may have more than it has said */
+	unsigned char bytes[OUTPUT_TAIL_MAX];
+	char text[BASE64_LEN(OUTPUT_TAIL_MAX) + 1];
+	ssize_t n = pread(g->output_fd, bytes, (size_t)(end - at), (off_t)at);
+	if (n <= 0)
+		return NULL;
+	(void)EVP_EncodeBlock((unsigned char *)text, bytes, (int)n);
+	return json_pack("{s:I,s:s}", "at", (json_int_t)at, "data", text);
+}
+
+/* Comes from another machine: what is not such a tail is left alone. */
+static void tail_tell(struct agent *a, const char *job, uint64_t epoch, const json_t *tail)
+{
+	const char *text = json_string_value(json_object_get(tail, "data"));
+	json_int_t at = json_integer_value(json_object_get(tail, "at"));
+	size_t len = text ? strlen(text) : 0;
+	unsigned char bytes[OUTPUT_TAIL_MAX + 3];
+	if (len == 0 || len % 4 != 0 || len > BASE64_LEN(OUTPUT_TAIL_MAX) || at < 0)
+		return;
+	int n = EVP_DecodeBlock(bytes, (const unsigned char *)text, (int)len);
+	if (n < 0)
+		return;
+	n -= (text[len - 1] == '=') + (text[len - 2] == '='); /* padding is counted as data */
+	for (int i = 0; i < n; i += CONTROL_OUTPUT_MAX)
+		if (output_send(a, job, epoch, (uint64_t)at + (uint64_t)i, bytes + i,
+				(size_t)MIN(n - i, CONTROL_OUTPUT_MAX)) < 0)
+			return; /* again after the next welcome */
+}
+
+void output_tail_tell(struct agent *a, const char *job, uint64_t epoch, const char *digest)
+{
+	struct image_info info;
+	CLEANUP_FREE char *meta = NULL;
+	if (!link_is_up(a) || image_show(a->images, job, digest, &info, &meta, NULL) < 0 || !meta)
+		return;
+	CLEANUP_JSON json_t *in = json_loads(meta, 0, NULL);
+	tail_tell(a, job, epoch, json_object_get(in, "output"));
+}
+
+void output_tails_tell(struct agent *a)
+{
+	struct image_info *list = NULL;
+	size_t n = 0;
+	if (image_list(a->images, NULL, &list, &n, NULL) < 0)
+		return;
+	while (n-- > 0) /* the oldest first: what comes behind a gap is not taken */
+		output_tail_tell(a, list[n].job, list[n].epoch, list[n].digest);
+	free(list);
 }

@@ -543,12 +543,21 @@ static void on_transfer(struct engine *e, struct enode *n, const struct control_
 		j->stage[0] = '\0'; /* another one at the next image */
 }
 
+/* The end of an incarnation's output came with its image, to a machine that we sent it to. */
+static bool tells_of_image(const struct ejob *j, const struct enode *n, uint64_t epoch)
+{
+	if (epoch == j->epoch && (strcmp(j->dest, n->name) == 0 || strcmp(j->stage, n->name) == 0))
+		return true;
+	return epoch == j->durable.epoch && ejob_image_has(&j->durable, n->name);
+}
+
 static int on_output(struct engine *e, struct enode *n, const struct control_output *o)
 {
-	struct ejob *j = job_of(e, n->name, o->job, o->epoch);
+	struct ejob *j = engine_find(e, o->job);
+	bool own = j && job_of(e, n->name, o->job, o->epoch);
 	unsigned char bytes[CONTROL_OUTPUT_MAX + 8];
 	size_t len = strlen(o->data);
-	if (!j)
+	if (!j || (!own && !tells_of_image(j, n, o->epoch)))
 		return 0;
 	if (len % 4 != 0 || len / 4 * 3 > sizeof(bytes))
 		return -EPROTO;
@@ -561,9 +570,11 @@ static int on_output(struct engine *e, struct enode *n, const struct control_out
 	if (len > 1 && o->data[len - 2] == '=')
 		got--;
 	uint64_t stored;
-	int r = e->ops->output(e->user, j->id, j->epoch, j->start_cursor, o->offset, (const char *)bytes,
+	/* An epoch before this one has begun in the log, or begins where that ends. */
+	uint64_t replay_from = o->epoch == j->epoch ? j->start_cursor : UINT64_MAX;
+	int r = e->ops->output(e->user, j->id, o->epoch, replay_from, o->offset, (const char *)bytes,
 			       (size_t)got, &stored);
-	if (r < 0)
+	if (r < 0 || !own)
 		return 0; /* no acknowledgement: it comes again */
 	struct control_message m = { .type = CONTROL_OUTPUT_ACK,
 				     .output_ack = { j->id, j->epoch, stored } };

@@ -301,6 +301,43 @@ static void test_a_job_runs_and_ends_with_its_status(void **state)
 	assert_non_null(last("n1", CONTROL_STOP)); /* the agent may forget it */
 }
 
+static void output(const char *node, const char *id, int epoch, int offset, const char *base64)
+{
+	sayf(node, "{\"type\":\"output\",\"job\":\"%s\",\"epoch\":\"%d\",\"offset\":\"%d\",\"data\":\"%s\"}", id,
+	     epoch, offset, base64);
+}
+
+/* What the coordinator had not got of the output came with the image, and its holder tells. */
+static void test_the_end_of_the_output_comes_with_the_image(void **state)
+{
+	node_up("n1", "");
+	submit("j1", "ann");
+	node_up("n2", "");
+	node_up("n3", "");
+	running("n1", "j1", 1);
+	output("n1", "j1", 1, 0, "YWJj");
+	assert_int_equal(w.stored, 3);
+	notice("n1", "j1", 1, 10000);
+	struct control_message *move = last("n1", CONTROL_MOVE);
+	assert_non_null(move);
+	const char *home = strcmp(move->move.to.node, "n2") == 0 ? "n2" : "n3";
+	const char *stranger = strcmp(home, "n2") == 0 ? "n3" : "n2";
+	saved("n1", "j1", 1, 1, IMG_A, true);
+	output(stranger, "j1", 1, 3, "ZGVm");
+	assert_int_equal(w.stored, 3); /* nobody sent it anything */
+	drop_sent();
+	output(home, "j1", 1, 3, "ZGVm");
+	assert_int_equal(w.stored, 6);
+	assert_null(last(home, CONTROL_OUTPUT_ACK));
+	received(home, "j1", 1, 1, IMG_A);
+	ended("n1", "j1", 1, "reclaimed", 0);
+	assert_int_equal(last(home, CONTROL_START)->start.epoch, 2);
+	output(home, "j1", 1, 6, "Z2hp"); /* a new connection: it says so again, late */
+	assert_int_equal(w.stored, 9);
+	output(stranger, "j1", 1, 9, "amts");
+	assert_int_equal(w.stored, 9);
+}
+
 static void test_a_reclaim_moves_the_job_with_its_image(void **state)
 {
 	node_up("n1", "");
@@ -958,6 +995,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(test_a_job_runs_and_ends_with_its_status),
+		TEST(test_the_end_of_the_output_comes_with_the_image),
 		TEST(test_a_reclaim_moves_the_job_with_its_image),
 		TEST(test_two_leave_together_for_two_machines),
 		TEST(test_a_lagging_copy_goes_another_way),

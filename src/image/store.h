@@ -46,7 +46,7 @@
 #define IMAGE_DIGEST_HEX 64
 #define IMAGE_KEY_LEN 32
 #define IMAGE_JOB_MAX 64       /* bytes of a job id: one plain path component */
-#define IMAGE_META_MAX 32768   /* bytes of the caller's JSON */
+#define IMAGE_META_MAX 131072  /* bytes of the caller's JSON */
 #define IMAGE_KEEP_DEFAULT 2
 
 struct image_store;

@@ -4,7 +4,7 @@
 import os
 import time
 
-from labkit import Skip, check, main, number, wait_for
+from labkit import Skip, check, main, number, step_of, wait_for
 
 SMALL = ["--width", "32", "--layers", "1", "--context", "16"]
 
@@ -53,6 +53,31 @@ def coordinator_down(lab):
     check(at == last_of(lab, job, epoch), "resumed at %d, computed %d: the image of the coordinator's absence was "
           "not used" % (at, last_of(lab, job, epoch)))
     check(number(lab.job(job)["failures"]) == 0, "a failure was counted")
+
+
+def output_goes_with_the_image(lab):
+    """The coordinator is away while a job leaves a machine that then dies for good: what it had
+    printed meanwhile is known to nobody but the image's new home."""
+    job, j = start(lab)
+    epoch = number(j["epoch"])
+    lab.do(do="crash", what="coordinator")
+    seen = last_of(lab, job, epoch)
+    wait_for("output that nobody takes", lambda: last_of(lab, job, epoch) > seen + 20)
+    back(lab, j["node"], "--in", "6s")
+    lab.do(do="crash", what="agent", machines=[j["node"]])
+    lab.do(do="restart", what="coordinator")
+    _, at = resumes(lab, job, epoch)
+    check(at > seen + 20, "resumed at %d: the image of the coordinator's absence was not used" % at)
+    lab.wait_step(job, at + 5)
+
+    def printed():
+        steps = [step_of(line) for line in lab.logs(job).splitlines()]
+        return [s for s in steps if s]
+    wait_for("the new home's output", lambda: printed()[-1] > at)
+    steps = printed()
+    check(steps == list(range(1, len(steps) + 1)), "the log lacks lines or repeats some: %s" % sorted(
+        set(range(1, steps[-1])).symmetric_difference(steps)))
+    lab.do(do="restart", what="agent", machines=[j["node"]])
 
 
 def network_down(lab):
@@ -188,6 +213,6 @@ def others_are_refused(lab):
 
 
 if __name__ == "__main__":
-    main([coordinator_down, network_down, agent_dead, agent_dead_with_window, everything_down,
+    main([coordinator_down, output_goes_with_the_image, network_down, agent_dead, agent_dead_with_window, everything_down,
           agent_restart_keeps_guests, agent_away_at_the_end,
           coordinator_restart_loses_nothing, others_are_refused])
