@@ -92,7 +92,8 @@ mirrors() {
 apt() {
 	DEBIAN_FRONTEND=noninteractive apt-get -q -o Dir::Etc::SourceList=/dev/null \
 		-o Dir::Etc::SourceParts="$work/sources" -o Dir::State::Lists="$work/lists" \
-		-o Dir::Cache="$work/cache" -o APT::Sandbox::User=root "$@" </dev/null
+		-o Dir::Cache="$work/cache" -o APT::Sandbox::User=root \
+		-o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20 "$@" </dev/null
 }
 
 mkdir -p "$work/sources" "$work/lists/partial" "$work/cache/archives/partial" "$work/src"
