@@ -65,8 +65,10 @@ struct engine_ops {
 	 */
 	int (*output)(void *user, const char *job, uint64_t epoch, uint64_t replay_from,
 		      uint64_t offset, const char *bytes, size_t len, uint64_t *ret_stored);
-	/* Length of the job's log now, and the position in it of an offset of this epoch. */
-	uint64_t (*output_position)(void *user, const char *job, uint64_t epoch, uint64_t offset);
+	/* The position in the job's log of an offset of this epoch; `unknown` if nothing has come
+	 * of that epoch. */
+	uint64_t (*output_position)(void *user, const char *job, uint64_t epoch, uint64_t offset,
+				    uint64_t unknown);
 	/* Something that people see has changed: engine_job() gives the new view. */
 	void (*changed)(void *user, const char *job);
 	/* Is this person in that group of users? May be NULL: there are no groups. */

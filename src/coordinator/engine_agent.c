@@ -543,6 +543,15 @@ static void on_transfer(struct engine *e, struct enode *n, const struct control_
 		j->stage[0] = '\0'; /* another one at the next image */
 }
 
+/*
+ * Where in the log this incarnation's output is matched from, should it be about to begin. Asked
+ * at each piece: of the output before its image some may still have come since it was started.
+ */
+uint64_t ejob_replay_from(struct engine *e, const struct ejob *j)
+{
+	return e->ops->output_position(e->user, j->id, j->start_epoch, j->start_output, j->start_cursor);
+}
+
 /* The end of an incarnation's output came with its image, to a machine that we sent it to. */
 static bool tells_of_image(const struct ejob *j, const struct enode *n, uint64_t epoch)
 {
@@ -570,8 +579,7 @@ static int on_output(struct engine *e, struct enode *n, const struct control_out
 	if (len > 1 && o->data[len - 2] == '=')
 		got--;
 	uint64_t stored;
-	/* An epoch before this one has begun in the log, or begins where that ends. */
-	uint64_t replay_from = o->epoch == j->epoch ? j->start_cursor : UINT64_MAX;
+	uint64_t replay_from = o->epoch == j->epoch ? ejob_replay_from(e, j) : j->durable.start_cursor;
 	int r = e->ops->output(e->user, j->id, o->epoch, replay_from, o->offset, (const char *)bytes,
 			       (size_t)got, &stored);
 	if (r < 0 || !own)

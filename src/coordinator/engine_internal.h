@@ -30,6 +30,7 @@ struct ejob_image {
 	char digest[CONTROL_DIGEST_HEX + 1]; /* "" = none */
 	uint64_t epoch, seq, bytes, output_offset;
 	uint64_t at_wall_ms;
+	uint64_t start_cursor; /* log position from which its epoch's output was matched */
 	char commit[CONTROL_COMMIT_MAX + 1]; /* its name, as the guest gave it */
 	char holders[ENGINE_HOLDERS_MAX][CONTROL_NAME_MAX + 1];
 	size_t holders_count;
@@ -58,7 +59,9 @@ struct ejob {
 	size_t slots_count;
 	bool alive;                /* it may still run: not said to have ended, lease not over */
 	uint64_t lease_until_ns;   /* grantor's end of the lease, margin included */
-	uint64_t start_cursor;     /* log position that its image began from */
+	/* The image that this incarnation began from: its epoch, how much output that had written,
+	 * and the log position to match from if nothing has come of that epoch. 0: no image. */
+	uint64_t start_epoch, start_output, start_cursor;
 	uint64_t failures, reclaims, restarts;
 	int exit_status;
 	uint64_t submitted_ms, started_ms, ended_ms;
@@ -180,6 +183,7 @@ bool ejob_image_has(const struct ejob_image *im, const char *node);
 void ejob_image_add(struct ejob_image *im, const char *node);
 
 /* engine_agent.c */
+uint64_t ejob_replay_from(struct engine *e, const struct ejob *j);
 /* The incarnation is over: said so by its agent, or its lease has ended. Books and decides what
  * comes next. */
 void ejob_ended(struct engine *e, struct ejob *j, enum control_end end, int status,

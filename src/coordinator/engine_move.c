@@ -96,7 +96,8 @@ static bool commit(struct engine *e, struct ejob *j, const struct control_receiv
 	j->durable = (struct ejob_image){ .epoch = r->epoch,
 					  .seq = r->seq,
 					  .output_offset = r->output_offset,
-					  .at_wall_ms = clock_wall_ms() };
+					  .at_wall_ms = clock_wall_ms(),
+					  .start_cursor = ejob_replay_from(e, j) };
 	(void)snprintf(j->durable.digest, sizeof(j->durable.digest), "%s", r->image);
 	(void)snprintf(j->durable.commit, sizeof(j->durable.commit), "%s", r->commit ? r->commit : "");
 	if (strcmp(j->saved.digest, r->image) == 0) {

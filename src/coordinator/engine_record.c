@@ -11,7 +11,7 @@
 
 struct record_image {
 	char *digest, *commit;
-	uint64_t epoch, seq, bytes, output_offset, at_wall_ms;
+	uint64_t epoch, seq, bytes, output_offset, at_wall_ms, start_cursor;
 	char **holders;
 	size_t holders_count;
 };
@@ -22,7 +22,7 @@ struct record {
 	json_t *spec, *moves;
 	bool inputs, alive;
 	int state;
-	uint64_t order, epoch, start_cursor, failures, reclaims, restarts;
+	uint64_t order, epoch, start_epoch, start_output, start_cursor, failures, reclaims, restarts;
 	uint64_t submitted_ms, started_ms, ended_ms, ran_ms, results_bytes, lost_ms;
 	int exit_status;
 	char **slots;
@@ -46,6 +46,7 @@ static const struct schema_field image_fields[] = {
 	FIELD_U64(struct record_image, bytes, 0, BIG),
 	FIELD_U64(struct record_image, output_offset, 0, BIG),
 	FIELD_U64(struct record_image, at_wall_ms, 0, BIG),
+	FIELD_U64(struct record_image, start_cursor, 0, BIG),
 	FIELD_STRLIST(struct record_image, holders, CONTROL_NAME_MAX, ENGINE_HOLDERS_MAX),
 	FIELD_END,
 };
@@ -73,6 +74,8 @@ static const struct schema_field record_fields[] = {
 	FIELD_ENUM(struct record, state, rest_job_state_names, .flags = FIELD_REQUIRED),
 	FIELD_U64(struct record, order, 0, BIG),
 	FIELD_U64(struct record, epoch, 0, BIG),
+	FIELD_U64(struct record, start_epoch, 0, BIG),
+	FIELD_U64(struct record, start_output, 0, BIG),
 	FIELD_U64(struct record, start_cursor, 0, BIG),
 	FIELD_U64(struct record, failures, 0, BIG),
 	FIELD_U64(struct record, reclaims, 0, BIG),
@@ -110,6 +113,7 @@ static struct record_image image_to(const struct ejob_image *im, char *list[ENGI
 				      im->bytes,
 				      im->output_offset,
 				      im->at_wall_ms,
+				      im->start_cursor,
 				      list,
 				      im->holders_count };
 }
@@ -120,7 +124,8 @@ static void image_from(const struct record_image *r, struct ejob_image *im)
 				   .seq = r->seq,
 				   .bytes = r->bytes,
 				   .output_offset = r->output_offset,
-				   .at_wall_ms = r->at_wall_ms };
+				   .at_wall_ms = r->at_wall_ms,
+				   .start_cursor = r->start_cursor };
 	(void)snprintf(im->digest, sizeof(im->digest), "%s", r->digest ? r->digest : "");
 	(void)snprintf(im->commit, sizeof(im->commit), "%s", r->commit ? r->commit : "");
 	for (size_t i = 0; i < r->holders_count; i++)
@@ -192,6 +197,8 @@ json_t *ejob_record(const struct ejob *j)
 		.state = j->state,
 		.order = j->order,
 		.epoch = j->epoch,
+		.start_epoch = j->start_epoch,
+		.start_output = j->start_output,
 		.start_cursor = j->start_cursor,
 		.failures = j->failures,
 		.reclaims = j->reclaims,
@@ -244,6 +251,8 @@ int ejob_from_record(json_t *record, struct ejob *j, struct diag *diag)
 	j->state = (enum rest_job_state)r.state;
 	j->order = r.order;
 	j->epoch = r.epoch;
+	j->start_epoch = r.start_epoch;
+	j->start_output = r.start_output;
 	j->start_cursor = r.start_cursor;
 	j->failures = r.failures;
 	j->reclaims = r.reclaims;

@@ -182,7 +182,6 @@ bool ejob_start_book(struct engine *e, struct ejob *j, struct enode *n, const un
 {
 	char node_before[sizeof(j->node)];
 	memcpy(node_before, j->node, sizeof(node_before));
-	uint64_t cursor = im ? e->ops->output_position(e->user, j->id, im->epoch, im->output_offset) : 0;
 	if (take_slots(j, n, slots, slots_count) < 0)
 		return false;
 	j->epoch++;
@@ -193,7 +192,9 @@ bool ejob_start_book(struct engine *e, struct ejob *j, struct enode *n, const un
 		return false;
 	}
 	j->alive = true;
-	j->start_cursor = cursor;
+	j->start_epoch = im ? im->epoch : 0;
+	j->start_output = im ? im->output_offset : 0;
+	j->start_cursor = im ? im->start_cursor : 0;
 	if (ejob_save(e, j) < 0) {
 		/* Nothing was given to anybody: as before, and tried again. */
 		ejob_start_unbook(e, j, now_ns);

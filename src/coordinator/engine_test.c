@@ -105,7 +105,8 @@ static int op_output(void *user, const char *job, uint64_t epoch, uint64_t repla
 	return 0;
 }
 
-static uint64_t op_position(void *user, const char *job, uint64_t epoch, uint64_t offset)
+static uint64_t op_position(void *user, const char *job, uint64_t epoch, uint64_t offset,
+			    uint64_t unknown)
 {
 	return offset;
 }

@@ -151,11 +151,12 @@ static uint64_t cursor_now(const struct joblog *l)
 	return l->now.match < l->now.tail_end ? l->now.match - l->now.ahead : l->log_len;
 }
 
-uint64_t joblog_cursor(const struct joblog *l, uint64_t epoch, uint64_t offset)
+uint64_t joblog_cursor(const struct joblog *l, uint64_t epoch, uint64_t offset, uint64_t unknown)
 {
 	const struct epoch *e = epoch_find(l, epoch);
-	if (!e || e->segments.count == 0 || offset > e->end)
-		return l->log_len;
+	if (!e || e->segments.count == 0)
+		return MIN(unknown, l->log_len);
+	offset = MIN(offset, e->end);
 	const struct segment *s = &e->segments.data[0];
 	for (size_t i = 1; i < e->segments.count && e->segments.data[i].from <= offset; i++)
 		s = &e->segments.data[i];

@@ -22,7 +22,7 @@
 
 #include "base/diag.h"
 
-#define JOBLOG_EPOCHS_MAX 64 /* whose cursors are remembered; older ones point to the log's end */
+#define JOBLOG_EPOCHS_MAX 64 /* whose cursors are remembered */
 
 struct joblog;
 
@@ -43,8 +43,9 @@ int joblog_output(struct joblog *l, uint64_t epoch, uint64_t replay_from, uint64
 		  const char *bytes, size_t len, uint64_t *ret_stored);
 uint64_t joblog_length(const struct joblog *l);
 /* Where matching must begin for an incarnation whose image was taken when this epoch had written
- * `offset` bytes. Beyond what has come: the end of the log. */
-uint64_t joblog_cursor(const struct joblog *l, uint64_t epoch, uint64_t offset);
+ * `offset` bytes. Beyond what has come: where that ends. `unknown`: the answer for an epoch that
+ * nothing has come of. */
+uint64_t joblog_cursor(const struct joblog *l, uint64_t epoch, uint64_t offset, uint64_t unknown);
 int joblog_fd(const struct joblog *l); /* for reading */
 int joblog_sync(struct joblog *l);     /* 0 at once when nothing is new */
 

@@ -61,16 +61,16 @@ static void test_straight(void **state)
 	reopen();
 	assert_int_equal(out_at(1, 0, 7, "e\n"), 9);
 	assert_log("a\nbc\nd\ne\n");
-	assert_int_equal(joblog_cursor(log_, 1, 4), 4);
-	assert_int_equal(joblog_cursor(log_, 1, 99), 9);
-	assert_int_equal(joblog_cursor(log_, 7, 0), 9);
+	assert_int_equal(joblog_cursor(log_, 1, 4, 0), 4);
+	assert_int_equal(joblog_cursor(log_, 1, 99, 0), 9);
+	assert_int_equal(joblog_cursor(log_, 7, 0, 5), 5);
 }
 
 static void test_replay(void **state)
 {
 	fresh();
 	out_at(1, 0, 0, "step 1\nstep 2\nstep 3\nstep 4\n");
-	uint64_t cursor = joblog_cursor(log_, 1, 7); /* image after step 1 */
+	uint64_t cursor = joblog_cursor(log_, 1, 7, 0); /* image after step 1 */
 	/* It says that it resumed, repeats 2 to 4 byte by byte, goes on with 5. */
 	const char *again = "resumed\nstep 2\nstep 3\nstep 4\nstep 5\n";
 	for (size_t i = 0; again[i]; i++) {
@@ -81,7 +81,7 @@ static void test_replay(void **state)
 	}
 	assert_log("step 1\nstep 2\nstep 3\nstep 4\nresumed\nstep 5\n");
 	/* An image taken while it repeated step 3: the third incarnation matches from there. */
-	cursor = joblog_cursor(log_, 2, strlen("resumed\nstep 2\n"));
+	cursor = joblog_cursor(log_, 2, strlen("resumed\nstep 2\n"), 0);
 	assert_int_equal(cursor, strlen("step 1\nstep 2\n"));
 	out_at(1, 0, 28, "an old incarnation speaks\n");
 	out_at(3, cursor, 0, "step 3\nstep 4\nresumed\nstep 5\nstep 6\n");
@@ -120,7 +120,7 @@ static void test_random(void **state)
 		fresh();
 		uint64_t image_epoch = 0, image_offset = 0, image_at = 0; /* offset in `full` */
 		for (uint64_t epoch = 1;; epoch++) {
-			uint64_t from = image_epoch ? joblog_cursor(log_, image_epoch, image_offset) : 0;
+			uint64_t from = image_epoch ? joblog_cursor(log_, image_epoch, image_offset, 0) : 0;
 			size_t start = (size_t)image_at, at = start;
 			bool last = epoch > 6;
 			size_t end = last ? full_len : start + (size_t)rng_below(&rng, full_len - start + 1);

@@ -176,10 +176,11 @@ static int store_output(void *user, const char *job, uint64_t epoch, uint64_t re
 	return r;
 }
 
-static uint64_t output_position(void *user, const char *job, uint64_t epoch, uint64_t offset)
+static uint64_t output_position(void *user, const char *job, uint64_t epoch, uint64_t offset,
+				uint64_t unknown)
 {
 	struct joblog *l = coordinator_log(user, job);
-	return l ? joblog_cursor(l, epoch, offset) : 0;
+	return l ? joblog_cursor(l, epoch, offset, unknown) : 0;
 }
 
 static void job_changed(void *user, const char *job)

@@ -56,10 +56,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint64_t before = joblog_length(l), epoch = UINT64_MAX;
 	CHECK(joblog_output(l, epoch, 0, 0, (const char *)data + at, size - at, &stored) == 0);
 	CHECK(joblog_length(l) >= before);
-	CHECK(joblog_cursor(l, epoch, stored) <= joblog_length(l));
+	CHECK(joblog_cursor(l, epoch, stored, 0) <= joblog_length(l));
 	joblog_close(l);
 	CHECK(joblog_open(dir, "x", 1 << 20, &l, NULL) == 0);
-	CHECK(joblog_cursor(l, epoch, stored) <= joblog_length(l));
+	CHECK(joblog_cursor(l, epoch, stored, 0) <= joblog_length(l));
 	joblog_close(l);
 	return 0;
 }
