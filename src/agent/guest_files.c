@@ -190,6 +190,12 @@ static int pack_results(struct files_task *t, char *name, int fd)
 	return r;
 }
 
+/* It is not there, or went away in the middle: it comes back. */
+static bool coordinator_away(int r)
+{
+	return r == -ECONNREFUSED || r == -ECONNRESET || r == -EPIPE || r == -ETIMEDOUT || r == -EAGAIN;
+}
+
 static void results_work(void *arg)
 {
 	struct files_task *t = arg;
@@ -215,7 +221,7 @@ static void results_work(void *arg)
 		}
 		if (t->r == 0)
 			break;
-		bool again = t->r == -ECONNREFUSED || t->r == -ETIMEDOUT || t->r == -EAGAIN;
+		bool again = coordinator_away(t->r);
 		t->r = again && i + 1 < RESULT_TRIES_MAX ? 0 : t->r;
 	}
 	POINT("agent.results.sent");
@@ -242,8 +248,7 @@ static void results_done(void *arg)
 		log_warn("job %s: results not handed in: %s: %s", g->job, t->diag.where, t->diag.what);
 		/* A coordinator that is away comes back: the job is not over before its results are
 		 * safe, unless the machine must be given up. */
-		bool away = t->r == -ECONNREFUSED || t->r == -ETIMEDOUT || t->r == -EAGAIN ||
-			    !link_is_up(g->agent);
+		bool away = coordinator_away(t->r) || !link_is_up(g->agent);
 		if (away && !owner_waits && !g->abort) {
 			loop_timer_init(&g->grace, g->agent->loop, results_again, g);
 			(void)loop_timer_in(&g->grace, NS_PER_S);

@@ -180,11 +180,11 @@ static int curl_result(struct http_client *c, CURLcode code, const char *error, 
 	const char *detail = error[0] ? error : curl_easy_strerror(code);
 	long os_errno = 0;
 	(void)curl_easy_getinfo(c->curl, CURLINFO_OS_ERRNO, &os_errno);
-	/* A server that goes away in the handshake refuses nobody: a refusal is an alert. */
+	/* A server that goes away in the handshake was there, and refuses nobody: that is an alert. */
 	if (code == CURLE_SSL_CONNECT_ERROR && !strstr(detail, "alert") &&
 	    (os_errno == ECONNRESET || os_errno == EPIPE || strstr(detail, "reset by peer") ||
 	     strstr(detail, "SSL_ERROR_SYSCALL") || strstr(detail, "unexpected eof")))
-		return diag_set(diag, -ECONNREFUSED, c->base + 8, "the connection broke: %s", detail);
+		return diag_set(diag, -ECONNRESET, c->base + 8, "the connection broke: %s", detail);
 	switch (code) {
 	case CURLE_COULDNT_CONNECT:
 	case CURLE_COULDNT_RESOLVE_HOST:
