@@ -20,7 +20,6 @@
 #include "base/file.h"
 #include "base/rng.h"
 #include "campus.h"
-#include "load.h"
 
 #define STREAMS 4
 #define PORT_RECEIVE 7000
@@ -31,6 +30,22 @@ const char *const move_system_names[] = { "reclaim", "rsync", "socket" };
 
 /* --- processes in namespaces ---------------------------------------------- */
 
+/* A group of its own for what a program starts in turn: an rsync that a shell began, the daemon's
+ * child for a connection. Left behind, they would go on sending beside the next stretch. Called by
+ * both sides, since either may be first. */
+static void group_make(pid_t pid)
+{
+	(void)setpgid(pid, pid); /* the child may have done so and be another program already */
+}
+
+static void group_end(pid_t pid, int sig)
+{
+	if (pid <= 0)
+		return;
+	(void)kill(-pid, sig); /* gone is fine: the number is not reused so soon */
+	(void)waitpid(pid, NULL, 0);
+}
+
 /* ret_in, ret_out: pipe ends to its standard input and from its output; NULL = /dev/null. */
 static pid_t run_in(int ns, char *const argv[], int *ret_in, int *ret_out)
 {
@@ -40,6 +55,8 @@ static pid_t run_in(int ns, char *const argv[], int *ret_in, int *ret_out)
 	if ((ret_in && pipe2(in, O_CLOEXEC) < 0) || (ret_out && pipe2(out, O_CLOEXEC) < 0))
 		return -1;
 	pid = fork();
+	if (pid >= 0)
+		group_make(pid);
 	if (pid == 0) {
 		int null = open("/dev/null", O_RDWR);
 
@@ -125,7 +142,7 @@ const char *moves_lack(const struct moves *m, enum move_system s)
 
 void moves_done(struct moves *m)
 {
-	load_stop(m->rsync_daemon);
+	group_end(m->rsync_daemon, SIGKILL);
 }
 
 /* --- images --------------------------------------------------------------- */
@@ -284,6 +301,8 @@ static int start_socket(struct move *mv)
 	pthread_t t[STREAMS];
 
 	mv->pid = fork();
+	if (mv->pid >= 0)
+		group_make(mv->pid);
 	if (mv->pid != 0)
 		return mv->pid > 0 ? 0 : -errno;
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent || setns(mv->ns, CLONE_NEWNET) < 0)
@@ -316,10 +335,7 @@ void move_end(struct moves *m, struct move *mv)
 {
 	char cmd[300];
 
-	if (mv->pid > 0) {
-		(void)kill(mv->pid, SIGTERM); /* reaped already is fine: the pid is not reused so soon */
-		(void)waitpid(mv->pid, NULL, 0);
-	}
+	group_end(mv->pid, SIGTERM);
 	if (mv->receiver_in >= 0)
 		close(mv->receiver_in); /* tells it to end */
 	if (mv->receiver > 0)
