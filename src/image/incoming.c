@@ -172,7 +172,7 @@ static int manifest_accept(struct image_incoming *in, struct diag *diag)
 
 /* Neither of an epoch that is over nor older than what is held: a replay of an old image would
  * undo steps that the job's owner saw done. */
-static int order_check(struct image_incoming *in, struct diag *diag)
+static int order_check(struct image_incoming *in, bool asked, struct diag *diag)
 {
 	CLEANUP_FREE struct image_info *infos = NULL;
 	const struct manifest *m = &in->img.m;
@@ -182,6 +182,8 @@ static int order_check(struct image_incoming *in, struct diag *diag)
 
 	if (strcmp(m->job, in->job) != 0)
 		return diag_set(diag, -EBADMSG, "manifest", "of another job, %s", m->job);
+	if (asked)
+		return 0;
 	r = image_fence_get(in->store, in->job, &fence);
 	if (r < 0)
 		return diag_set(diag, r, in->job_dir, "cannot read the epoch fence");
@@ -356,12 +358,12 @@ static int storage_open(struct image_incoming *in, uint64_t reserve, struct diag
 	return r == 0 ? have_check(in) : r;
 }
 
-int image_incoming_ready(struct image_incoming *in, uint64_t reserve, struct diag *diag)
+int image_incoming_ready(struct image_incoming *in, uint64_t reserve, bool asked, struct diag *diag)
 {
 	int r = manifest_accept(in, diag);
 
 	if (r == 0)
-		r = order_check(in, diag);
+		r = order_check(in, asked, diag);
 	if (r == 0)
 		r = packs_open(in->job_dir, &in->packs, diag);
 	if (r == 0)

@@ -38,9 +38,11 @@ int image_incoming_manifest(struct image_incoming *in, const void *bytes, size_t
 /*
  * The manifest is complete: checks its digest, job, epoch against the fence (-ESTALE), that it is
  * not older than the newest image held (-ESTALE: a rollback), and that what lacks fits beside
- * `reserve` free bytes (-ENOSPC), which it then allocates.
+ * `reserve` free bytes (-ENOSPC), which it then allocates. An image that was `asked` for by its
+ * digest (the coordinator names the newest durable one, and this machine may hold what never
+ * became it) may be older than both.
  */
-int image_incoming_ready(struct image_incoming *in, uint64_t reserve, struct diag *diag);
+int image_incoming_ready(struct image_incoming *in, uint64_t reserve, bool asked, struct diag *diag);
 
 /* From here on after ready(). */
 const struct manifest *image_incoming_image(const struct image_incoming *in);

@@ -382,7 +382,7 @@ static void test_arrival_resumes_and_commits(void **state)
 		assert_int_equal(image_incoming_open(other, "j", image_reader_digest(reader), len, &in, &d), 0);
 		assert_int_equal(image_incoming_manifest(in, manifest, len / 2, &d), 0);
 		assert_int_equal(image_incoming_manifest(in, (const char *)manifest + len / 2, len - len / 2, &d), 0);
-		if (image_incoming_ready(in, 0, &d) < 0)
+		if (image_incoming_ready(in, 0, false, &d) < 0)
 			fail_msg("%s: %s", d.where, d.what);
 		image_incoming_lacking(in, &chunks, &bytes);
 		assert_int_equal(chunks, info.chunks - (session ? 3 : 0));

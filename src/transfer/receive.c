@@ -365,7 +365,7 @@ static int manifest_receive(struct receive_session *s, const struct transfer_off
 		got += r == 0 ? h.len : 0;
 	}
 	if (r == 0)
-		r = image_incoming_ready(s->in, s->p.reserve, diag);
+		r = image_incoming_ready(s->in, s->p.reserve, s->p.open != NULL, diag);
 	if (r == 0 && image_incoming_image(s->in)->epoch != s->p.epoch)
 		r = diag_set(diag, -ESTALE, s->p.job, "the image is of epoch %llu, the ticket of %llu",
 			     (unsigned long long)image_incoming_image(s->in)->epoch,

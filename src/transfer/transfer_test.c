@@ -700,7 +700,7 @@ static void test_damaged_base(void **state)
 /* A chunk lost at one holder comes back from another. */
 static void test_fetch_repairs(void **state)
 {
-	struct image_info info;
+	struct image_info info, info2;
 	struct outcome o = { .over = false };
 	struct ticket t;
 	struct diag d = DIAG_INIT;
@@ -729,6 +729,14 @@ static void test_fetch_repairs(void **state)
 	expect_whole(&a, info.digest);
 	/* And a whole image, to a machine that never had it. */
 	assert_int_equal(image_prune(a.store, "j", 0, NULL, NULL, &d), 0);
+	memset(&o, 0, sizeof(o));
+	assert_int_equal(transfer_fetch_start(&loop, &p, &cb, &o, &o.sender, &d), 0);
+	expect(&o, TRANSFER_OK);
+	expect_whole(&a, info.digest);
+	/* It was asked for: also where a later epoch has begun, and left an image that never became durable. */
+	assert_int_equal(image_prune(a.store, "j", 0, NULL, NULL, &d), 0);
+	take(&a, 3, 1, 1000, 2, &info2);
+	assert_int_equal(image_fence(a.store, "j", 4, &d), 0);
 	memset(&o, 0, sizeof(o));
 	assert_int_equal(transfer_fetch_start(&loop, &p, &cb, &o, &o.sender, &d), 0);
 	expect(&o, TRANSFER_OK);
