@@ -3,10 +3,11 @@
  * Admission. Transfers that can never meet on a scarce link are planned
  * apart: first they are split into groups. A group's schedule is played
  * forward in phases, from one start or completion to the next; in a phase
- * every link is handed out in order of deadline. Two ways of handing out are
- * tried, since neither is best on paths of several links: all to the most
- * urgent, and to each first what it just needs, then the rest to the most
- * urgent. A group is admitted whole if either meets every deadline.
+ * every link is handed out in order of deadline. Several ways of handing out
+ * are tried, since none is best on paths of several links: all to the most
+ * urgent; to each first what it just needs, then the rest to the most urgent;
+ * and, among few, in any other order. A group is admitted whole if one of
+ * them meets every deadline.
  *
  * Otherwise transfers enter one by one, promised ones first, then by saved
  * work per byte, where the demand bound of each of their links (all that is
@@ -31,8 +32,11 @@
 #define LARGE 48
 /* Up to so many transfers in a group all subsets are looked at. */
 #define EXACT_MAX 9
+/* Up to so many that are in, every order is tried. All or none: an order that held once holds
+ * for what is left of its transfers later, and then it must be found again. */
+#define ORDERS_MAX 6
 
-enum way { WAY_URGENT = 0, WAY_JUST_ENOUGH, WAY_COUNT };
+enum way { WAY_URGENT = 0, WAY_JUST_ENOUGH, WAY_ANY_ORDER, WAY_COUNT };
 
 /* What is left of a link over time: left[i] from t[i] to t[i + 1], the last for ever. */
 struct profile {
@@ -372,11 +376,75 @@ static bool schedule_urgent(struct work *w, const uint32_t *members, size_t n,
 	return true;
 }
 
+/* All that is due on one link by any deadline from d on still fits before it. */
+static bool link_bound(const struct work *w, const uint32_t *members, size_t n, uint32_t link)
+{
+	double sum = 0;
+	for (size_t i = 0; i < n; i++) {
+		const struct transfer *x = &w->transfers[members[i]];
+		if (!w->in[members[i]])
+			continue;
+		for (uint32_t k = 0; k < links_used(w, x); k++)
+			if (x->links[k] == link)
+				sum += x->bytes;
+		if (sum > w->budget[link] * (x->deadline_in_s + EPS_S) * (1 + EPS_SHARE))
+			return false;
+	}
+	return true;
+}
+
+static bool bounds(const struct work *w, const uint32_t *members, size_t n, uint32_t m)
+{
+	const struct transfer *x = &w->transfers[m];
+	for (uint32_t k = 0; k < links_used(w, x); k++)
+		if (!link_bound(w, members, n, x->links[k]))
+			return false;
+	return true;
+}
+
+/* On several links the order of deadlines may leave a link idle that a later one needs: tries
+ * all orders of the few that are in. */
+static bool schedule_any_order(struct work *w, const uint32_t *members, size_t n,
+			       double *ret_valid_s, uint32_t *ret_miss)
+{
+	uint32_t order[ORDERS_MAX];
+	size_t count = 0, at[ORDERS_MAX] = { 0 };
+	for (size_t i = 0; i < n; i++) {
+		if (!w->in[members[i]])
+			continue;
+		if (count == ORDERS_MAX)
+			return false;
+		order[count++] = members[i];
+	}
+	for (size_t i = 0; i < count; i++)
+		if (!bounds(w, order, count, order[i]))
+			return false; /* in no order, then */
+	/* Heap's algorithm; the first order, that of deadlines, was tried before. */
+	for (size_t i = 1; i < count && w->error == 0;) {
+		if (at[i] >= i) {
+			at[i++] = 0;
+			continue;
+		}
+		size_t k = i & 1 ? at[i] : 0;
+		uint32_t swapped = order[k];
+		order[k] = order[i];
+		order[i] = swapped;
+		at[i]++;
+		i = 1;
+		if (schedule_urgent(w, order, count, ret_valid_s, ret_miss))
+			return true;
+	}
+	return false;
+}
+
 static bool schedule_way(struct work *w, const uint32_t *members, size_t n, enum way way,
 			 double *ret_valid_s, uint32_t *ret_miss)
 {
-	return way == WAY_URGENT ? schedule_urgent(w, members, n, ret_valid_s, ret_miss) :
-				   schedule(w, members, n, way, ret_valid_s, ret_miss);
+	if (way == WAY_URGENT)
+		return schedule_urgent(w, members, n, ret_valid_s, ret_miss);
+	if (way == WAY_ANY_ORDER)
+		return schedule_any_order(w, members, n, ret_valid_s, ret_miss);
+	return schedule(w, members, n, way, ret_valid_s, ret_miss);
 }
 
 /* The second way costs a large group dearly. There it is tried only where a promise hangs on it:
@@ -402,32 +470,6 @@ static bool feasible(struct work *w, const uint32_t *members, size_t n, enum way
 			*ret_miss = miss;
 	}
 	return false;
-}
-
-/* All that is due on one link by any deadline from d on still fits before it. */
-static bool link_bound(const struct work *w, const uint32_t *members, size_t n, uint32_t link)
-{
-	double sum = 0;
-	for (size_t i = 0; i < n; i++) {
-		const struct transfer *x = &w->transfers[members[i]];
-		if (!w->in[members[i]])
-			continue;
-		for (uint32_t k = 0; k < links_used(w, x); k++)
-			if (x->links[k] == link)
-				sum += x->bytes;
-		if (sum > w->budget[link] * (x->deadline_in_s + EPS_S) * (1 + EPS_SHARE))
-			return false;
-	}
-	return true;
-}
-
-static bool bounds(const struct work *w, const uint32_t *members, size_t n, uint32_t m)
-{
-	const struct transfer *x = &w->transfers[m];
-	for (uint32_t k = 0; k < links_used(w, x); k++)
-		if (!link_bound(w, members, n, x->links[k]))
-			return false;
-	return true;
 }
 
 static double density(const struct transfer *t)

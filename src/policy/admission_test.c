@@ -132,9 +132,9 @@ static void links_make(struct network *net, int count, struct rng *r)
 			    0);
 }
 
-static int random_case(struct rng *r, struct network *net, struct transfer *t)
+static int random_case(struct rng *r, int most, struct network *net, struct transfer *t)
 {
-	int n = 2 + (int)rng_below(r, 4), links = 1 + (int)rng_below(r, 4);
+	int n = 2 + (int)rng_below(r, (uint64_t)most - 1), links = 1 + (int)rng_below(r, 4);
 	links_make(net, links, r);
 	for (int i = 0; i < n; i++) {
 		t[i] = (struct transfer){
@@ -205,17 +205,18 @@ static void play(const struct network *net, struct transfer *t, int n)
 	assert_int_equal(open, 0);
 }
 
-static void test_against_exact(void **state)
+/* Cases of up to `most` transfers; in so many less than 0.95 of the optimum may be saved. */
+static void against_exact(uint64_t seed, int most, int below_max)
 {
 	struct rng r;
 	double got_sum = 0, best_sum = 0, worst = 1;
 	int below = 0;
-	rng_init(&r, 7);
+	rng_init(&r, seed);
 	for (int round = 0; round < 400; round++) {
 		struct network net = NETWORK_INIT;
 		struct transfer t[8], in[8];
 		struct admission a[8];
-		int n = random_case(&r, &net, t), m = 0;
+		int n = random_case(&r, most, &net, t), m = 0;
 		double best = 0, got = 0;
 		for (unsigned set = 0; set < 1u << n; set++) {
 			double v = 0;
@@ -239,13 +240,25 @@ static void test_against_exact(void **state)
 		got_sum += got;
 		best_sum += best;
 		worst = best > 0 ? fmin(worst, got / best) : worst;
+		if (got < 0.95 * best)
+			print_message("seed %llu round %d: %.0f of %.0f\n", (unsigned long long)seed,
+				      round, got, best);
 		below += got < 0.95 * best;
 		network_done(&net);
 	}
-	print_message("saved work: %.4f of the optimum in all, %.3f at worst, %d below 0.95\n",
-		      got_sum / best_sum, worst, below);
+	print_message("seed %llu, up to %d: %.4f of the optimum in all, %.3f at worst, %d below 0.95\n",
+		      (unsigned long long)seed, most, got_sum / best_sum, worst, below);
 	assert_true(got_sum >= 0.98 * best_sum);
-	assert_true(below <= 4); /* of 400 */
+	assert_true(below <= below_max);
+}
+
+static void test_against_exact(void **state)
+{
+	for (uint64_t seed = 7; seed < 17; seed++)
+		against_exact(seed, 5, 0);
+	/* Among more there are some that only rates which change meanwhile would serve. */
+	for (uint64_t seed = 7; seed < 12; seed++)
+		against_exact(seed, 7, 1);
 	(void)state;
 }
 
