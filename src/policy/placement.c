@@ -35,7 +35,10 @@ struct work {
 	uint32_t *skip;      /* rank position -> next position worth looking at */
 	uint32_t *slots;     /* left, by node */
 	uint64_t *mem, *disk;
-	double *busy;        /* bytes promised, by link */
+	/* Bytes promised, by link. Never cleared, for a campus has many links and a plan looks at
+	 * few: a link counts only if busy_at and busy_links name each other. */
+	double *busy;
+	uint32_t *busy_at, *busy_links, busy_count;
 	uint32_t *avoid_link; /* by job: link that admission found full, or NETWORK_NONE */
 };
 
@@ -64,6 +67,23 @@ const char *placement_refusal(const struct placement_node *n, const struct place
 	if (n->disk_free_bytes < j->disk_bytes)
 		return "too little disk";
 	return NULL;
+}
+
+static double busy(const struct work *w, uint32_t link)
+{
+	uint32_t at = w->busy_at[link];
+	return at < w->busy_count && w->busy_links[at] == link ? w->busy[link] : 0;
+}
+
+static void busy_add(struct work *w, uint32_t link, double bytes)
+{
+	double sum = fmax(busy(w, link) + bytes, 0);
+	uint32_t at = w->busy_at[link];
+	if (at >= w->busy_count || w->busy_links[at] != link) {
+		w->busy_at[link] = w->busy_count;
+		w->busy_links[w->busy_count++] = link;
+	}
+	w->busy[link] = sum;
 }
 
 static bool avoided(const struct placement_job *j, uint32_t node)
@@ -111,7 +131,7 @@ static int path_of(const struct work *w, const struct placement_job *j, uint32_t
 	for (int k = 0; k < count; k++) {
 		double b = network_budget_bps(&w->net->links[path[k]]);
 		*ret_bps = fmin(*ret_bps, b);
-		*ret_ahead_s = fmax(*ret_ahead_s, b > 0 ? w->busy[path[k]] / b : INFINITY);
+		*ret_ahead_s = fmax(*ret_ahead_s, b > 0 ? busy(w, path[k]) / b : INFINITY);
 	}
 	return count;
 }
@@ -282,7 +302,7 @@ static void occupy(struct work *w, const struct placement_job *j, const struct o
 	}
 	if (j->window_s < INFINITY)
 		for (int k = 0; k < o->path_count; k++)
-			w->busy[o->path[k]] = fmax(w->busy[o->path[k]] + sign * o->bytes, 0);
+			busy_add(w, o->path[k], sign * o->bytes);
 }
 
 struct ranked_node {
@@ -338,10 +358,12 @@ static int work_init(struct work *w)
 	w->slots = malloc((n + 1) * sizeof(uint32_t));
 	w->mem = malloc((n + 1) * sizeof(uint64_t));
 	w->disk = malloc((n + 1) * sizeof(uint64_t));
-	w->busy = calloc(links + 1, sizeof(double));
+	w->busy = malloc((links + 1) * sizeof(double));
+	w->busy_at = malloc((links + 1) * sizeof(uint32_t));
+	w->busy_links = malloc((links + 1) * sizeof(uint32_t));
 	w->avoid_link = arena_alloc(a, (w->jobs_count + 1) * sizeof(uint32_t));
-	if (!w->skip || !w->slots || !w->mem || !w->disk || !w->busy ||
-	    !w->avoid_link)
+	if (!w->skip || !w->slots || !w->mem || !w->disk || !w->busy || !w->busy_at ||
+	    !w->busy_links || !w->avoid_link)
 		return -ENOMEM;
 	if (order)
 		rank_make(w, order, rank);
@@ -539,7 +561,7 @@ int placement_plan(const struct network *net, const struct placement_node *nodes
 		transfers[i].promised = true;
 		if (running[i].deadline_in_s < INFINITY)
 			for (uint32_t k = 0; k < running[i].links_count; k++)
-				w.busy[running[i].links[k]] += running[i].bytes;
+				busy_add(&w, running[i].links[k], running[i].bytes);
 	}
 	for (size_t j = 0; r == 0 && j < jobs_count; j++) {
 		order[j] = (struct ranked_job){ (uint32_t)j, jobs[j].window_s < INFINITY,
@@ -560,6 +582,8 @@ int placement_plan(const struct network *net, const struct placement_node *nodes
 	free(w.mem);
 	free(w.disk);
 	free(w.busy);
+	free(w.busy_at);
+	free(w.busy_links);
 	arena_done(&w.arena);
 	return r;
 }

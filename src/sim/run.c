@@ -134,6 +134,7 @@ static void node_lent(struct run *r, uint32_t node)
 	r->lent_nodes++;
 	r->lent_slots += r->world->nodes.data[node].slots;
 	r->slots_free += n->free;
+	plan_rank_mark(r, node);
 	r->queue_dirty = true;
 	if (VEC_PUSH(&r->lately, node) < 0)
 		r->error = -1;
@@ -147,6 +148,7 @@ static void node_unlent(struct run *r, uint32_t node, const struct world_event *
 	r->lent_nodes--;
 	r->lent_slots -= r->world->nodes.data[node].slots;
 	r->slots_free -= n->free;
+	plan_rank_mark(r, node);
 	if (e->state != HAZARD_GONE)
 		r->campus_events++;
 }
@@ -393,8 +395,9 @@ static int run_init(struct run *r)
 	rng_init(&r->rng, r->config->seed * 31 + 5);
 	r->jobs = calloc(w->jobs.count + 1, sizeof(*r->jobs));
 	r->nodes = calloc(w->nodes.count + 1, sizeof(*r->nodes));
+	r->rank_open = calloc(w->nodes.count / 64 + 1, sizeof(*r->rank_open));
 	r->prices = calloc(w->net.links_count + 1, sizeof(double));
-	if (!r->jobs || !r->nodes || !r->prices)
+	if (!r->jobs || !r->nodes || !r->rank_open || !r->prices)
 		return -ENOMEM;
 	for (size_t i = 0; i < w->jobs.count; i++)
 		r->jobs[i] = (struct sim_job){ .fresh = true,
@@ -441,6 +444,7 @@ static void run_done(struct run *r)
 	free(r->nodes);
 	free(r->places);
 	free(r->prices);
+	free(r->rank_open);
 	free(r->leaves);
 	free(r->room_first);
 	free(r->room_nodes);

@@ -113,6 +113,7 @@ struct run {
 	struct VEC(uint32_t) rank;     /* candidates, by hazard, made at ticks */
 	struct VEC(uint32_t) lately;   /* lent since the ranking */
 	uint32_t *room_first, *room_nodes; /* nodes by room */
+	uint64_t *rank_open;           /* a bit by position in rank: lent and has a slot */
 	uint32_t cursor;               /* first position in rank that may have slots */
 	uint64_t slots_free;
 	double now_s, next_tick_s;
@@ -161,6 +162,8 @@ void job_copy_to(struct run *r, uint32_t job, uint32_t to, double bytes);
 
 /* run_plan.c */
 void plan_tick(struct run *r);
+/* The machine's state or slots have changed. */
+void plan_rank_mark(struct run *r, uint32_t node);
 void plan_queue(struct run *r);
 void plan_moves(struct run *r, const uint32_t *jobs, size_t count, double window_s);
 void plan_floors(struct run *r);

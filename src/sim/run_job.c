@@ -44,12 +44,14 @@ static void slots_take(struct run *r, uint32_t node, uint32_t slots)
 	r->nodes[node].free -= slots;
 	r->places[node].slots_free = r->nodes[node].free;
 	r->slots_free -= slots;
+	plan_rank_mark(r, node);
 }
 
 static void slots_give(struct run *r, uint32_t node, uint32_t slots)
 {
 	r->nodes[node].free += slots;
 	r->places[node].slots_free = r->nodes[node].free;
+	plan_rank_mark(r, node);
 	if (r->nodes[node].state == HAZARD_LENT) {
 		r->slots_free += slots;
 		r->queue_dirty = true;

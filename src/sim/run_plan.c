@@ -64,6 +64,30 @@ static int ranked_order(const void *a, const void *b)
 	return x->node < y->node ? -1 : x->node > y->node;
 }
 
+void plan_rank_mark(struct run *r, uint32_t node)
+{
+	const struct sim_node *n = &r->nodes[node];
+	if (n->position == NOBODY || !r->rank_open)
+		return;
+	uint64_t bit = UINT64_C(1) << n->position % 64, *word = &r->rank_open[n->position / 64];
+	*word = n->state == HAZARD_LENT && n->free > 0 ? *word | bit : *word & ~bit;
+}
+
+/* The first position from `from` on that is lent and has a slot, or rank.count. */
+static size_t rank_next(const struct run *r, size_t from)
+{
+	size_t count = r->rank.count;
+	if (from >= count)
+		return count;
+	uint64_t word = r->rank_open[from / 64] >> from % 64 << from % 64;
+	for (size_t i = from / 64;; word = r->rank_open[i]) {
+		if (word)
+			return i * 64 + (size_t)__builtin_ctzll(word);
+		if (++i * 64 >= count)
+			return count;
+	}
+}
+
 static void rank_make(struct run *r)
 {
 	size_t n = r->world->nodes.count, count = 0;
@@ -83,11 +107,13 @@ static void rank_make(struct run *r)
 		r->error = -1;
 	} else {
 		r->rank.count = count;
+		memset(r->rank_open, 0, (n / 64 + 1) * sizeof(*r->rank_open));
 		for (size_t i = 0; i < n; i++)
 			r->nodes[i].position = NOBODY;
 		for (uint32_t i = 0; i < count; i++) {
 			r->rank.data[i] = k[i].node;
 			r->nodes[k[i].node].position = i;
+			plan_rank_mark(r, k[i].node);
 		}
 	}
 	r->lately.count = 0;
@@ -171,16 +197,12 @@ double plan_copy_limit(struct run *r, const uint32_t *path, int count)
 static size_t candidates(struct run *r, uint32_t slots, uint32_t ret[2 * CANDIDATES])
 {
 	size_t count = 0;
-	while (r->cursor < r->rank.count) {
-		const struct sim_node *n = &r->nodes[r->rank.data[r->cursor]];
-		if (n->state == HAZARD_LENT && n->free > 0)
-			break;
-		/* Freed slots set the cursor back; the newly lent come through `lately`. */
-		r->cursor++;
-	}
-	for (size_t i = r->cursor; i < r->rank.count && count < CANDIDATES; i++) {
+	/* Freed slots set the cursor back; the newly lent come through `lately`. */
+	r->cursor = (uint32_t)rank_next(r, r->cursor);
+	for (size_t i = r->cursor; i < r->rank.count && count < CANDIDATES;
+	     i = rank_next(r, i + 1)) {
 		uint32_t node = r->rank.data[i];
-		if (r->nodes[node].state == HAZARD_LENT && r->nodes[node].free >= slots)
+		if (r->nodes[node].free >= slots)
 			ret[count++] = node;
 	}
 	size_t from = r->lately.count > CANDIDATES ? r->lately.count - CANDIDATES : 0;
