@@ -8,6 +8,8 @@
 
 #include "base/check.h"
 
+#define FULL_SHARE 1e-6
+
 int flows_init(struct flows *f, const struct network *net)
 {
 	size_t n = net->links_count + 1;
@@ -15,13 +17,13 @@ int flows_init(struct flows *f, const struct network *net)
 	f->net = net;
 	f->on_link = calloc(n, sizeof(*f->on_link));
 	f->capacity = calloc(n, sizeof(double));
-	f->demand = calloc(n, sizeof(double));
+	f->used = calloc(n, sizeof(double));
 	f->left = calloc(n, sizeof(double));
 	f->floors = calloc(n, sizeof(double));
 	f->over = calloc(n, sizeof(double));
 	f->active_on = calloc(n, sizeof(uint32_t));
 	f->link_stamp = calloc(n, sizeof(uint32_t));
-	if (!f->on_link || !f->capacity || !f->demand || !f->left || !f->floors || !f->over ||
+	if (!f->on_link || !f->capacity || !f->used || !f->left || !f->floors || !f->over ||
 	    !f->active_on || !f->link_stamp)
 		return -ENOMEM;
 	for (size_t l = 0; l < net->links_count; l++)
@@ -35,7 +37,7 @@ void flows_done(struct flows *f)
 		free(f->on_link[l].data);
 	free(f->on_link);
 	free(f->capacity);
-	free(f->demand);
+	free(f->used);
 	free(f->left);
 	free(f->floors);
 	free(f->over);
@@ -74,23 +76,27 @@ static int touch_flow(struct flows *f, uint32_t flow)
 	return VEC_PUSH(&f->touched, flow);
 }
 
-/* All that a change on the touched links can reach. */
-static int reach(struct flows *f)
+/* Full, or so nearly that it may be what holds a flow back. */
+static bool full(const struct flows *f, uint32_t link)
 {
-	for (size_t i = 0; i < f->touched_links.count; i++) {
-		uint32_t l = f->touched_links.data[i];
-		struct flow_list *list = &f->on_link[l];
-		for (size_t k = 0; k < list->count; k++) {
-			struct flow *x = &f->items.data[list->data[k]];
+	return f->used[link] >= f->capacity[link] * (1 - FULL_SHARE);
+}
+
+/* All that a change of the touched flows and links can reach: only full links carry news. */
+static int reach(struct flows *f, size_t *links_done, size_t *flows_done)
+{
+	while (*links_done < f->touched_links.count || *flows_done < f->touched.count) {
+		if (*flows_done < f->touched.count) {
+			const struct flow *x = &f->items.data[f->touched.data[(*flows_done)++]];
+			for (uint32_t k = 0; k < x->links_count; k++)
+				if (full(f, x->links[k]) && touch_link(f, x->links[k]) < 0)
+					return -ENOMEM;
+			continue;
+		}
+		const struct flow_list *list = &f->on_link[f->touched_links.data[(*links_done)++]];
+		for (size_t k = 0; k < list->count; k++)
 			if (touch_flow(f, list->data[k]) < 0)
 				return -ENOMEM;
-			for (uint32_t j = 0; j < x->links_count; j++) {
-				uint32_t to = x->links[j];
-				/* What cannot be full carries no news further. */
-				if (f->demand[to] > f->capacity[to] && touch_link(f, to) < 0)
-					return -ENOMEM;
-			}
-		}
 	}
 	return 0;
 }
@@ -131,7 +137,7 @@ static void share_floors(struct flows *f)
 		for (uint32_t k = 0; k < x->links_count; k++)
 			f->floors[x->links[k]] += x->rate;
 	}
-	/* A flow outside the set keeps its rate; it shares only links that are never full. */
+	/* A flow outside the set keeps its rate; it shares only links that do not get full. */
 	for (size_t i = 0; i < n; i++) {
 		const struct flow *x = &f->items.data[f->touched.data[i]];
 		for (uint32_t k = 0; k < x->links_count; k++) {
@@ -219,19 +225,46 @@ static void share(struct flows *f, double now_s)
 	}
 }
 
-/* Recomputes from the links that were touched. */
+/* Takes the rates of the touched flows off their links, or puts them on. */
+static void use(struct flows *f, double sign)
+{
+	for (size_t i = 0; i < f->touched.count; i++) {
+		const struct flow *x = &f->items.data[f->touched.data[i]];
+		for (uint32_t k = 0; k < x->links_count; k++)
+			f->used[x->links[k]] += sign * x->rate;
+	}
+}
+
+/*
+ * Recomputes from what was touched. Links that are not full are left out at
+ * first, with the flows that only they lead to; if one gets full by what comes
+ * out, it was no bystander, and all is done again with it.
+ */
 static int recompute(struct flows *f, double now_s)
 {
-	int r = reach(f);
-	if (r < 0)
-		return r;
-	for (size_t i = 0; i < f->touched.count; i++) {
-		struct flow *x = &f->items.data[f->touched.data[i]];
-		x->bytes_left = flow_left(x, now_s);
-		x->at_s = now_s;
+	size_t links_done = 0, flows_done = 0, at = 0;
+	for (;;) {
+		int r = reach(f, &links_done, &flows_done);
+		if (r < 0)
+			return r;
+		for (; at < f->touched.count; at++) {
+			struct flow *x = &f->items.data[f->touched.data[at]];
+			x->bytes_left = flow_left(x, now_s);
+			x->at_s = now_s;
+		}
+		use(f, -1);
+		share(f, now_s);
+		use(f, 1);
+		size_t before = f->touched_links.count;
+		for (size_t i = 0; i < f->touched.count; i++) {
+			const struct flow *x = &f->items.data[f->touched.data[i]];
+			for (uint32_t k = 0; k < x->links_count; k++)
+				if (full(f, x->links[k]) && touch_link(f, x->links[k]) < 0)
+					return -ENOMEM;
+		}
+		if (f->touched_links.count == before)
+			return 0;
 	}
-	share(f, now_s);
-	return 0;
 }
 
 static void begin(struct flows *f)
@@ -261,18 +294,16 @@ int flow_add(struct flows *f, double now_s, const struct flow_spec *spec, uint32
 			    .limit = spec->limit > 0 ? spec->limit : INFINITY,
 			    .yields = spec->yields,
 			    .active = true };
-	x->most = x->limit;
 	const uint32_t *links = spec->links;
 	memcpy(x->links, links, count * sizeof(*links));
-	for (uint32_t k = 0; k < count; k++)
-		x->most = fmin(x->most, f->net->links[links[k]].capacity_bps);
 	begin(f);
 	for (uint32_t k = 0; k < count; k++) {
 		struct flow_list *list = &f->on_link[links[k]];
-		if (VEC_PUSH(list, index) < 0 || touch_link(f, links[k]) < 0)
+		if (VEC_PUSH(list, index) < 0)
 			return -ENOMEM;
-		f->demand[links[k]] += x->most;
 	}
+	if (touch_flow(f, index) < 0)
+		return -ENOMEM;
 	f->active_count++;
 	*ret_flow = index;
 	return recompute(f, now_s);
@@ -291,11 +322,11 @@ int flow_remove(struct flows *f, uint32_t flow, double now_s)
 				break;
 			}
 		}
-		/* News travels only where the link could have been full. */
-		if (f->demand[x->links[k]] > f->capacity[x->links[k]] &&
-		    touch_link(f, x->links[k]) < 0)
+		uint32_t l = x->links[k];
+		if (full(f, l) && touch_link(f, l) < 0)
 			return -ENOMEM;
-		f->demand[x->links[k]] -= x->most;
+		/* An idle link is idle to the last bit: rounding must not add up. */
+		f->used[l] = list->count ? f->used[l] - x->rate : 0;
 	}
 	x->active = false;
 	f->active_count--;
@@ -312,17 +343,17 @@ void flow_floor(struct flows *f, uint32_t flow, double floor)
 int flows_update(struct flows *f, uint32_t flow, double now_s)
 {
 	begin(f);
-	for (uint32_t k = 0; k < f->items.data[flow].links_count; k++)
-		if (touch_link(f, f->items.data[flow].links[k]) < 0)
-			return -ENOMEM;
+	if (touch_flow(f, flow) < 0)
+		return -ENOMEM;
 	return recompute(f, now_s);
 }
 
 int flows_capacity(struct flows *f, uint32_t link, double capacity, double now_s)
 {
 	begin(f);
+	bool news = full(f, link);
 	f->capacity[link] = capacity;
-	if (f->on_link[link].count == 0)
+	if (f->on_link[link].count == 0 || !(news || full(f, link)))
 		return 0;
 	if (touch_link(f, link) < 0)
 		return -ENOMEM;

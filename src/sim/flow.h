@@ -4,7 +4,7 @@
  * they do on the wire; then flows share max-min fairly what floors and
  * research leave; last come the flows that yield (background copies). Between
  * events rates are constant, so progress is computed, not stepped; a change
- * recomputes only the flows that it can reach over links which could be full.
+ * recomputes only the flows that it can reach over links which are full before or after.
  */
 #ifndef RECLAIM_SIM_FLOW_H
 #define RECLAIM_SIM_FLOW_H
@@ -27,7 +27,6 @@ struct flow {
 	uint32_t user;                 /* the caller's */
 	double event_s;                /* the caller's: when it looks next whether this has ended */
 	uint32_t stamp;
-	double most;                   /* of narrowest link and limit */
 	bool active, open;
 	bool yields;                   /* takes what all others leave */
 };
@@ -43,7 +42,7 @@ struct flows {
 	struct VEC(uint32_t) free;
 	struct flow_list *on_link;
 	double *capacity;     /* of each link for us, now */
-	double *demand;       /* sum of what its flows could use at most */
+	double *used;         /* sum of its flows' rates now */
 	double *left;         /* scratch */
 	double *floors;       /* what floors take of each link now */
 	double *over;         /* of it, what research would have had */

@@ -220,6 +220,85 @@ static char *play(const struct world *w, const char *name, struct run_result *re
 }
 
 /* Same input, same bytes; sums add up; the order of the systems is what it must be. */
+/* Is `x` held back, in its class, by its limit, or by a full link on which none has more? */
+static bool held(const struct flows *f, const struct flow *x)
+{
+	if (x->rate >= x->limit * (1 - 1e-6))
+		return true;
+	for (uint32_t k = 0; k < x->links_count; k++) {
+		const struct flow_list *list = &f->on_link[x->links[k]];
+		double sum = 0, most = 0;
+		for (size_t i = 0; i < list->count; i++) {
+			const struct flow *y = &f->items.data[list->data[i]];
+			if (y->yields && !x->yields)
+				continue;
+			sum += y->rate;
+			if (y->yields == x->yields && !(y->floor > 0))
+				most = fmax(most, y->rate);
+		}
+		if (sum >= f->capacity[x->links[k]] * (1 - 1e-5) && x->rate >= most * (1 - 1e-5) - 1e-3)
+			return true;
+	}
+	return false;
+}
+
+/* However changes come, what was left untouched is as fair as what was computed anew. */
+static void test_flows_local(void **state)
+{
+	enum { LINKS = 24, FLOWS = 60, STEPS = 4000 };
+	struct network net = NETWORK_INIT;
+	struct flows f;
+	struct rng r;
+	uint32_t id[FLOWS];
+	bool is[FLOWS] = { false };
+	rng_init(&r, 5);
+	network_point_add(&net);
+	network_point_add(&net);
+	for (int l = 0; l < LINKS; l++)
+		network_link_add(&net, 0, 1, 50 + (double)rng_below(&r, 400), 0, 1, 0);
+	assert_int_equal(flows_init(&f, &net), 0);
+	for (int step = 0; step < STEPS; step++) {
+		uint32_t i = (uint32_t)rng_below(&r, FLOWS);
+		double now = step;
+		if (rng_below(&r, 5) == 0) {
+			uint32_t l = (uint32_t)rng_below(&r, LINKS);
+			double c = net.links[l].capacity_bps * (0.2 + 0.8 * rng_unit(&r));
+			assert_int_equal(flows_capacity(&f, l, c, now), 0);
+		} else if (is[i]) {
+			assert_int_equal(flow_remove(&f, id[i], now), 0);
+			is[i] = false;
+		} else {
+			uint32_t links[3] = { (uint32_t)rng_below(&r, LINKS) }, n = 1;
+			while (n < 3 && rng_below(&r, 2))
+				links[n] = (links[n - 1] + 1 + (uint32_t)rng_below(&r, 7)) % LINKS, n++;
+			struct flow_spec spec = { .bytes = 1e12, .links = links, .count = n,
+						  .limit = rng_below(&r, 3) ? 0 : 5 + (double)rng_below(&r, 60),
+						  .yields = rng_below(&r, 3) == 0 };
+			assert_int_equal(flow_add(&f, now, &spec, &id[i]), 0);
+			is[i] = true;
+			if (!spec.yields && rng_below(&r, 4) == 0) {
+				flow_floor(&f, id[i], 2);
+				assert_int_equal(flows_update(&f, id[i], now), 0);
+			}
+		}
+		for (uint32_t l = 0; l < LINKS; l++) {
+			double sum = 0;
+			for (size_t k = 0; k < f.on_link[l].count; k++)
+				sum += f.items.data[f.on_link[l].data[k]].rate;
+			assert_true(fabs(sum - f.used[l]) < 1e-6);
+			assert_true(sum <= net.links[l].capacity_bps * (1 + 1e-9));
+		}
+		for (uint32_t k = 0; k < FLOWS; k++) {
+			const struct flow *x = is[k] ? &f.items.data[id[k]] : NULL;
+			if (x && !(x->floor > 0))
+				assert_true(held(&f, x));
+		}
+	}
+	flows_done(&f);
+	network_done(&net);
+	(void)state;
+}
+
 static void test_runs(void **state)
 {
 	struct world w;
@@ -309,7 +388,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_trace_formats), cmocka_unit_test(test_trace_refuses),
 		cmocka_unit_test(test_topology),      cmocka_unit_test(test_flows_fair),
-		cmocka_unit_test(test_flows_classes), cmocka_unit_test(test_runs),
+		cmocka_unit_test(test_flows_classes), cmocka_unit_test(test_flows_local),
+		cmocka_unit_test(test_runs),
 		cmocka_unit_test(test_crowded),	      cmocka_unit_test(test_lab_scenario),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
