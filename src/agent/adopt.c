@@ -118,6 +118,7 @@ static void adopt_running(struct guest *g)
 		adopt_without_shim(g, "its supervisor was gone when the agent came back");
 		return;
 	}
+	agent_edge_adopt(g);
 	g->phase = GUEST_LAUNCHING;
 	int r = guest_watch_open(g, &diag);
 	if (r == 0) {

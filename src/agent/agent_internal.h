@@ -368,6 +368,8 @@ size_t gang_rules(const struct guest *g, struct edge_rule *ret, size_t cap);
 /* edge_glue.c */
 int agent_edge_open(struct agent *a, struct diag *diag);
 int agent_edge_attach(struct guest *g, struct diag *diag);
+/* The slot of one that an earlier agent attached: else its leases end there. */
+void agent_edge_adopt(struct guest *g);
 void agent_edge_detach(struct guest *g);
 /* After adoption: the networks of guests that ended while no agent ran. */
 void agent_edge_sweep(struct agent *a);

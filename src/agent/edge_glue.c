@@ -149,13 +149,17 @@ int agent_edge_attach(struct guest *g, struct diag *diag)
 	return r;
 }
 
-void agent_edge_detach(struct guest *g)
+void agent_edge_adopt(struct guest *g)
 {
 	struct edge_guest info;
-	/* One that was adopted after its end never said "ready" to us: its slot is known by name. */
 	if (g->edge_slot < 0 && g->agent->edge &&
 	    edge_guest_find(g->agent->edge, g->job, g->epoch, &info) == 0)
 		g->edge_slot = (int)info.slot;
+}
+
+void agent_edge_detach(struct guest *g)
+{
+	agent_edge_adopt(g); /* a start that a crash cut off may have got as far as this */
 	if (g->edge_slot < 0)
 		return;
 	if (g->agent->edge && edge_guest_detach(g->agent->edge, (unsigned)g->edge_slot) < 0)

@@ -40,8 +40,8 @@ import points  # noqa: E402
 from labkit import Failed, check, final, number, wait_for  # noqa: E402
 
 SHAPE = ["--width", "32", "--layers", "1", "--context", "16"]
-STEPS = {"train": 400, "save": 400, "ack": 400, "plain": 400, "deaf": 140, "short": 40}
-SAVES = ("train", "save", "ack")  # kinds that have images
+STEPS = {"train": 400, "save": 400, "ack": 400, "plain": 400, "gang": 400, "deaf": 140, "short": 40}
+SAVES = ("train", "save", "ack")  # kinds of one rank that have images
 SEEDS = 4
 LIVE = 3
 LEASE_S = 2.0
@@ -68,7 +68,7 @@ class Campaign:
                 self.digest[kind, seed] = labkit.reference(
                     self.train_args(kind, seed),
                     os.path.join(self.lab.dir, "out", "reference-%s-%d" % (kind, seed)))
-            for kind in ("save", "ack", "deaf", "plain"):
+            for kind in ("save", "ack", "deaf", "plain", "gang"):
                 self.digest[kind, seed] = own_guest.expected(STEPS[kind], seed)
         self.watcher.start()
 
@@ -89,6 +89,8 @@ class Campaign:
             command = ["/usr/bin/python3", "-u", "guest.py", kind, str(STEPS[kind]), str(seed)]
             inputs = [{"path": os.path.join(HERE, "guest.py"), "to": "guest.py"}]
             extra["checkpoint"] = {"driver": "criu" if kind == "plain" else "signal"}
+            if kind == "gang":
+                extra["slots"] = {"ranks": 2, "cores": 1}
         job = self.lab.submit(command, name=name, inputs=inputs, results=["result.json"],
                               extra=extra)
         self.mine[job] = (kind, seed)
@@ -296,6 +298,13 @@ class Campaign:
         """A guest that saves often comes to the armed machine."""
         self.lab.owner(source, "pause", ok=False)
         self.submit_beside("save")
+
+    def act_gang(self, job, source, armed):
+        self.submit_beside("gang")
+
+    def act_back_other(self, job, source, armed):
+        """A gang's other rank must leave: this one hears of it from the coordinator."""
+        self.back(self.lab.job(job + ".1")["node"], "--in", "6s")
 
     def act_alone(self, job, source, armed):
         self.lab.wait_durable(job)

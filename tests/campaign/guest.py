@@ -12,6 +12,8 @@ images, and digs around when it gives room back). MODE:
   save   saves now and then, and at SIGTERM; leaves with 85
   ack    the same, but stays and says "reclaim ack"; goes on if the notice is withdrawn
   deaf   never saves and ignores SIGTERM: starts over after each reclaim
+  gang   save, in ranks: after each step they tell each other that step and digest, and
+         whether one was given notice; then all save it
   plain  never saves and knows nothing of notices: saved from outside (driver criu)
 """
 import hashlib
@@ -19,6 +21,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -102,12 +105,60 @@ def withdrawn():
         return False
 
 
+class Ranks:
+    """A connection of each rank with rank 0, by what a gang finds in its environment."""
+
+    def __init__(self):
+        self.rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        at = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        if self.rank == 0:
+            with socket.create_server(at) as s:
+                self.files = [s.accept()[0].makefile("rw") for _ in range(ranks - 1)]
+            return
+        while True:
+            try:
+                s = socket.create_connection(at, 5)
+            except OSError:  # rank 0 is not there yet; if it never comes our lease ends us
+                time.sleep(0.05)
+                continue
+            s.settimeout(None)
+            self.files = [s.makefile("rw")]
+            return
+
+    def agree(self, step, digest, told):
+        """Every rank is at this step with this digest; whether one was told to leave."""
+        mine = [step, digest, told]
+        if self.rank:
+            self.say(self.files[0], mine)
+            return self.hear(self.files[0], mine)
+        told = any([self.hear(f, mine) for f in self.files]) or told
+        for f in self.files:
+            self.say(f, [step, digest, told])
+        return told
+
+    @staticmethod
+    def say(f, what):
+        f.write(json.dumps(what) + "\n")
+        f.flush()
+
+    @staticmethod
+    def hear(f, mine):
+        line = f.readline()
+        if not line:
+            sys.exit(3)  # the other rank is gone
+        step, digest, told = json.loads(line)
+        if [step, digest] != mine[:2]:
+            print("guest: at step %d, and another rank at %d" % (mine[0], step), flush=True)
+            sys.exit(1)
+        return told
+
+
 def main():
     mode, steps, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     told = []
     top = os.environ["RECLAIM_CHECKPOINT_DIR"]
     step, digest = 0, chain("seed", seed)
-    saves = mode in ("save", "ack")
+    saves = mode in ("save", "ack", "gang")
     fixed = block(seed) if saves else b""
     if saves:
         signal.signal(signal.SIGTERM, lambda *_: told.append(1))
@@ -117,12 +168,15 @@ def main():
             print("resumed at step %d" % step, flush=True)
     elif mode == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ranks = Ranks() if mode == "gang" else None
     due = time.monotonic()
     while step < steps:
+        if ranks and step:
+            told[:] = [1] if ranks.agree(step, digest, bool(told)) else []
         if told:
             save(top, step, digest, fixed)
             told.clear()
-            if mode == "save":
+            if mode in ("save", "gang"):
                 sys.exit(85)
             subprocess.run(["reclaim", "ack"], stdout=subprocess.DEVNULL,
                            stderr=subprocess.DEVNULL)

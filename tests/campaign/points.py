@@ -83,6 +83,8 @@ RECIPES = {
     "agent.move.sent": source("back save", "saves"),
     "agent.move.standby": source("alone", "saves"),
     "agent.durable.known": source("back save", "saves"),
+    "agent.gang.tunnel": target("gang"),
+    "agent.gang.noticed": source("back_other", "gang"),
     "agent.fetch.done": target("fetch", "saves"),
     "agent.received.before_told": target("arrive", "saves"),
     "agent.received.told": target("arrive", "saves"),
@@ -137,6 +139,8 @@ RECIPES = {
     "coordinator.durable.told": coordinator("back save", "saves"),
     "coordinator.received": coordinator("back save", "saves"),
     "coordinator.saved.received": coordinator("back save", "saves"),
+    "coordinator.gang.booked": coordinator("gang"),
+    "coordinator.gang.notice": coordinator("back", "gang"),
     "coordinator.move.before_send": coordinator("back", "saves"),
     "coordinator.move.sent": coordinator("back", "saves"),
     "coordinator.stage.sent": coordinator("save", "saves"),
@@ -166,7 +170,6 @@ def find():
             if name.endswith(".c") and not name.endswith("_test.c"):
                 with open(os.path.join(folder, name)) as f:
                     found.update(re.findall(r'POINT\("([^"]+)"\)', f.read()))
-    found = {p for p in found if ".gang." not in p}  # jobs of several ranks: tests/system/gang_test.py
     missing, stale = found - set(RECIPES), set(RECIPES) - found
     if missing or stale:
         raise SystemExit("tests/campaign/points.py: no recipe for %s; no such point: %s" % (

@@ -6,6 +6,7 @@ import time
 
 from labkit import Skip, check, main, number, step_of, wait_for
 
+GUEST = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "campaign", "guest.py")
 SMALL = ["--width", "32", "--layers", "1", "--context", "16"]
 
 
@@ -155,6 +156,26 @@ def agent_restart_keeps_guests(lab):
     check(at == last_of(lab, job, epoch), "steps were redone")
 
 
+def agent_restart_keeps_the_network(lab):
+    """Two ranks that speak at every step go on long after their agents were started again."""
+    if not lab.map["root"] or not lab.map["namespaces"]:
+        raise Skip("no ranks of gangs without root and namespaces")
+    job = lab.submit(["/usr/bin/python3", "-u", "guest.py", "gang", "2000", "1"], name="gang",
+                     inputs=[{"path": GUEST, "to": "guest.py"}],
+                     extra={"checkpoint": {"driver": "signal"}, "slots": {"ranks": 2, "cores": 1}})
+    lab.wait_state(job, "running")
+    lab.wait_step(job, 20)
+    nodes = [lab.job(n)["node"] for n in (job, job + ".1")]
+    for node in nodes:
+        lab.do(do="crash", what="agent", machines=[node])
+        lab.do(do="restart", what="agent", machines=[node])
+    for node in nodes:
+        wait_for("agent", lambda: lab.owner(node, "status", ok=False).returncode == 0, 20)
+    at = lab.last_step(job)
+    lab.wait_step(job, at + 240)  # six seconds of it, three leases
+    check(number(lab.job(job)["epoch"]) == 1, "it was started anew")
+
+
 def agent_away_at_the_end(lab):
     """A guest that ends while no agent runs: the next one leaves nothing of its network."""
     if not lab.map["root"] or not lab.map["namespaces"]:
@@ -214,5 +235,5 @@ def others_are_refused(lab):
 
 if __name__ == "__main__":
     main([coordinator_down, output_goes_with_the_image, network_down, agent_dead, agent_dead_with_window, everything_down,
-          agent_restart_keeps_guests, agent_away_at_the_end,
+          agent_restart_keeps_guests, agent_restart_keeps_the_network, agent_away_at_the_end,
           coordinator_restart_loses_nothing, others_are_refused])
