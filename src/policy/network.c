@@ -57,7 +57,7 @@ static int64_t link_push(struct network *n, uint32_t from, uint32_t to, double c
 		n->links_cap = cap;
 	}
 	size_t i = n->links_count++;
-	n->links[i] = (struct network_link){ capacity_bps, research_bps, floor_share };
+	n->links[i] = (struct network_link){ capacity_bps, research_bps, floor_share, 0 };
 	n->link_from[i] = from;
 	n->link_to[i] = to;
 	n->link_delay_s[i] = delay_s;
@@ -227,6 +227,11 @@ int network_path(const struct network *n, uint32_t a, uint32_t b, uint32_t ret[N
 	}
 	ret[count++] = n->node_down[b];
 	return count;
+}
+
+double network_usual_bps(const struct network_link *l)
+{
+	return fmax(l->capacity_bps - (l->research_bps - l->peak_bps), 0);
 }
 
 double network_budget_bps(const struct network_link *l)

@@ -19,6 +19,8 @@ struct network_link {
 	double capacity_bps; /* bytes per second, one direction */
 	double research_bps; /* what research traffic uses now or is forecast to (high quantile) */
 	double floor_share;  /* part of the capacity that floors of ours may take at most */
+	double peak_bps;     /* part of research_bps that is there only at its busiest: no floor may
+			      * count on it, a transfer without one may hope for it */
 };
 
 struct network {
@@ -52,5 +54,8 @@ int network_path(const struct network *n, uint32_t a, uint32_t b, uint32_t ret[N
 
 /* What our floors may use of a link: least of the floor share and what research leaves. */
 double network_budget_bps(const struct network_link *l);
+
+/* What research leaves as a rule: for transfers that yield to it. */
+double network_usual_bps(const struct network_link *l);
 
 #endif

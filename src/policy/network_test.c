@@ -72,6 +72,9 @@ static void test_budget(void **state)
 	assert_true(network_budget_bps(&l) == 40);
 	l.floor_share = 0.3;
 	assert_true(fabs(network_budget_bps(&l) - 30) < 1e-12);
+	l = (struct network_link){ .capacity_bps = 100, .research_bps = 60, .floor_share = 0.9,
+				   .peak_bps = 15 };
+	assert_true(network_budget_bps(&l) == 40 && network_usual_bps(&l) == 55);
 	l.research_bps = 120;
 	assert_true(network_budget_bps(&l) == 0);
 	(void)state;

@@ -6,7 +6,8 @@
  * each seeing the links and slots as those before it leave them. Admission
  * then checks all moves together on every link; whoever it drops may choose
  * once more among destinations that avoid the full link, then stages on a
- * neighbour, then falls back to its last durable image.
+ * neighbour. Who is still open then goes without a floor if what it may expect
+ * to save is worth the wait, or falls back to its last durable image.
  */
 #include "policy/placement.h"
 
@@ -39,6 +40,7 @@ struct work {
 	 * few: a link counts only if busy_at and busy_links name each other. */
 	double *busy;
 	uint32_t *busy_at, *busy_links, busy_count;
+	bool usual;          /* links as they usually are, not at their busiest */
 	uint32_t *avoid_link; /* by job: link that admission found full, or NETWORK_NONE */
 };
 
@@ -129,7 +131,8 @@ static int path_of(const struct work *w, const struct placement_job *j, uint32_t
 	if (w->config->topology_blind)
 		count = MIN(count, 1);
 	for (int k = 0; k < count; k++) {
-		double b = network_budget_bps(&w->net->links[path[k]]);
+		const struct network_link *l = &w->net->links[path[k]];
+		double b = w->usual ? network_usual_bps(l) : network_budget_bps(l);
 		*ret_bps = fmin(*ret_bps, b);
 		*ret_ahead_s = fmax(*ret_ahead_s, b > 0 ? busy(w, path[k]) / b : INFINITY);
 	}
@@ -150,6 +153,8 @@ static double p_fits(const struct work *w, const struct placement_job *j, double
 	if (w->config->deadline_blind || j->window_s == INFINITY)
 		return 1;
 	double spread = w->config->uncertainty > 0 ? w->config->uncertainty : 0.15;
+	if (w->usual)
+		spread *= 2;
 	if (!(move_s > 0))
 		return left >= 0 ? 1 : 0;
 	return left < 0 ? 0 : 1 - 0.5 * exp(-1.7 * left / (spread * move_s));
@@ -490,6 +495,7 @@ static int round_play(struct work *w, const struct ranked_job *order, int round,
 		const struct admission *a = &admissions[n++];
 		if (a->verdict == ADMISSION_ADMITTED || a->verdict == ADMISSION_BACKGROUND) {
 			ret[j].floor_bps = a->floor_bps;
+			ret[j].promised = a->verdict == ADMISSION_ADMITTED;
 			if (a->verdict == ADMISSION_ADMITTED)
 				ret[j].finish_in_s = a->finish_in_s;
 			continue;
@@ -501,6 +507,38 @@ static int round_play(struct work *w, const struct ranked_job *order, int round,
 		open[j] = 1;
 	}
 	return 0;
+}
+
+/* Better than giving up at once? If it does not arrive, all of the window was downtime. */
+static bool worth_a_try(const struct work *w, const struct placement_job *j,
+			const struct option_score *o)
+{
+	double weight = w->config->downtime_weight > 0 ? w->config->downtime_weight : 1;
+	double wait = o->p_fit * o->arrive_s + (1 - o->p_fit) * j->window_s;
+	return o->node != PLACEMENT_NONE && o->p_fit * j->unsaved_work_s > weight * j->slots * wait;
+}
+
+/* On what research leaves as a rule, behind all that was promised. */
+static bool try_unpromised(struct work *w, size_t job, struct placement *p)
+{
+	const struct placement_job *j = &w->jobs[job];
+	struct option_score best;
+	bool stage = false;
+	if (!(j->window_s < INFINITY) || j->source == PLACEMENT_NONE || w->config->deadline_blind)
+		return false;
+	w->usual = true;
+	w->avoid_link[job] = NETWORK_NONE;
+	search(w, job, &best, p);
+	if (!worth_a_try(w, j, &best)) {
+		stage = true;
+		search_stage(w, job, &best);
+	}
+	w->usual = false;
+	if (!worth_a_try(w, j, &best))
+		return false;
+	occupy(w, j, &best, stage, 1);
+	answer(p, stage ? PLACEMENT_STAGE : PLACEMENT_MOVE, &best);
+	return true;
 }
 
 /* Without its newest image a job may still start somewhere from the durable one. */
@@ -558,8 +596,7 @@ int placement_plan(const struct network *net, const struct placement_node *nodes
 		r = r < 0 ? r : -ENOMEM;
 	for (size_t i = 0; r == 0 && i < running_count; i++) {
 		transfers[i] = running[i];
-		transfers[i].promised = true;
-		if (running[i].deadline_in_s < INFINITY)
+		if (running[i].promised && running[i].deadline_in_s < INFINITY)
 			for (uint32_t k = 0; k < running[i].links_count; k++)
 				busy_add(&w, running[i].links[k], running[i].bytes);
 	}
@@ -576,7 +613,7 @@ int placement_plan(const struct network *net, const struct placement_node *nodes
 		r = round_play(&w, order, round, options, open, transfers, admissions,
 			       running_count, ret);
 	for (size_t i = 0; r == 0 && i < jobs_count; i++)
-		if (open[order[i].job])
+		if (open[order[i].job] && !try_unpromised(&w, order[i].job, &ret[order[i].job]))
 			fall_back(&w, order[i].job, &ret[order[i].job]);
 	free(w.slots);
 	free(w.mem);

@@ -8,7 +8,9 @@
  * glibc, driver, disk, time); who goes where by expected value: saved work
  * times the chance that it fits and the destination lasts, less downtime and
  * the price of the bytes. When no destination is feasible inside the window,
- * the image is staged on a neighbour and fetched later.
+ * the image is staged on a neighbour and fetched later. What floors cannot
+ * promise, since they count on research traffic at its busiest, is tried
+ * without one if what research leaves as a rule is likely to be enough.
  */
 #ifndef RECLAIM_POLICY_PLACEMENT_H
 #define RECLAIM_POLICY_PLACEMENT_H
@@ -72,7 +74,7 @@ struct placement_job {
 };
 
 enum placement_verdict {
-	PLACEMENT_MOVE = 0, /* image to `node` inside the window, go on there */
+	PLACEMENT_MOVE = 0, /* image to `node` inside the window, go on there (see `promised`) */
 	PLACEMENT_STAGE,    /* image to `node` inside the window, job queues */
 	PLACEMENT_FALLBACK, /* nothing fits: last durable image, job queues (or restarts at `node`) */
 };
@@ -83,6 +85,8 @@ struct placement {
 	double score;        /* slot-seconds of expected value */
 	double bytes;        /* that must travel */
 	double floor_bps;    /* granted now */
+	bool promised;       /* admitted: its floors keep the deadline. A MOVE or STAGE without it is
+			      * tried on what research leaves, without a floor */
 	double finish_in_s;  /* arrival by the schedule */
 	double p_fit;        /* chance that it fits the window */
 	double survival;     /* of the destination to the job's end */
@@ -106,8 +110,8 @@ struct placement_config {
 };
 
 /*
- * Places all jobs together. `running` are promised transfers already on the
- * network (may be NULL). 0, -EINVAL (a node index out of range) or -ENOMEM.
+ * Places all jobs together. `running` are transfers already on the network (may
+ * be NULL); those not marked promised give way. 0, -EINVAL (a node index out of range) or -ENOMEM.
  */
 int placement_plan(const struct network *net, const struct placement_node *nodes,
 		   size_t nodes_count, const struct placement_job *jobs, size_t jobs_count,

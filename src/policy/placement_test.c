@@ -215,6 +215,8 @@ static void test_properties(void **state)
 			if (p[j].verdict == PLACEMENT_FALLBACK)
 				continue;
 			assert_true(p[j].finish_in_s <= jobs[j].window_s + 1e-3);
+			if (!p[j].promised)
+				continue;
 			t[n] = (struct transfer){ .id = (uint64_t)j,
 						  .bytes = p[j].bytes,
 						  .start_in_s = jobs[j].save_s,
@@ -234,6 +236,44 @@ static void test_properties(void **state)
 			assert_true(p[j].node == again[j].node && p[j].verdict == again[j].verdict);
 		network_done(&net);
 	}
+	(void)state;
+}
+
+/* What floors may not promise is tried on what research leaves, if it is worth the wait. */
+static void test_try(void **state)
+{
+	struct network net = NETWORK_INIT;
+	campus(&net, 125 * MB);
+	struct placement_node nodes[4] = { node(1e-5), node(1e-5), node(1e-5), node(1e-5) };
+	struct placement_job j = job(0, 30, GB);
+	struct placement p;
+	for (size_t l = 0; l < net.links_count; l++) {
+		net.links[l].research_bps = 115 * MB; /* at its busiest: 100 s for the image */
+		net.links[l].peak_bps = 50 * MB;      /* as a rule: 17 s */
+	}
+	assert_int_equal(placement_plan(&net, nodes, 4, &j, 1, NULL, 0, NULL, &p), 0);
+	assert_int_equal(p.verdict, PLACEMENT_MOVE);
+	assert_false(p.promised);
+	assert_true(p.floor_bps == 0);
+	j.unsaved_work_s = 5; /* less than the owner's window would cost */
+	assert_int_equal(placement_plan(&net, nodes, 4, &j, 1, NULL, 0, NULL, &p), 0);
+	assert_int_equal(p.verdict, PLACEMENT_FALLBACK);
+	j = job(0, 12, GB); /* hopeless as a rule, too */
+	assert_int_equal(placement_plan(&net, nodes, 4, &j, 1, NULL, 0, NULL, &p), 0);
+	assert_int_equal(p.verdict, PLACEMENT_FALLBACK);
+	j = job(0, 150, GB);
+	assert_int_equal(placement_plan(&net, nodes, 4, &j, 1, NULL, 0, NULL, &p), 0);
+	assert_int_equal(p.verdict, PLACEMENT_MOVE);
+	assert_true(p.promised);
+	/* A transfer that was only tried makes room for one that can be promised. */
+	struct transfer tried = { .id = 9, .bytes = 1 * GB, .deadline_in_s = 140, .saved_work = 1,
+				  .links = { net.node_up[0] }, .links_count = 1 };
+	assert_int_equal(placement_plan(&net, nodes, 4, &j, 1, &tried, 1, NULL, &p), 0);
+	assert_true(p.verdict == PLACEMENT_MOVE && p.promised);
+	tried.promised = true;
+	assert_int_equal(placement_plan(&net, nodes, 4, &j, 1, &tried, 1, NULL, &p), 0);
+	assert_false(p.promised);
+	network_done(&net);
 	(void)state;
 }
 
@@ -257,7 +297,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_facts), cmocka_unit_test(test_one),
 		cmocka_unit_test(test_mass), cmocka_unit_test(test_properties),
-		cmocka_unit_test(test_standby),
+		cmocka_unit_test(test_try), cmocka_unit_test(test_standby),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,6 +23,7 @@
 #define CURVE_STEP_S 600.0
 #define CHECK_MAX_S 1800.0
 #define MARGIN_S 0.5
+#define ESCAPES 8
 #define PRICED_JOBS_MAX 4096
 
 static const struct world_job *spec(const struct run *r, uint32_t job)
@@ -188,7 +189,7 @@ double plan_copy_limit(struct run *r, const uint32_t *path, int count)
 	double bps = 1e12;
 	for (int k = 0; k < count; k++) {
 		const struct network_link *l = &r->world->net.links[path[k]];
-		bps = fmin(bps, (l->capacity_bps - l->research_bps) * r->world->background);
+		bps = fmin(bps, network_usual_bps(l) * r->world->background);
 	}
 	return fmax(bps, 1);
 }
@@ -447,7 +448,7 @@ void plan_moves(struct run *r, const uint32_t *jobs, size_t count, double window
 		struct sim_job *j = &r->jobs[jobs[i]];
 		j->dest = NOBODY;
 		j->staging = answers[i].verdict == PLACEMENT_STAGE;
-		j->promised = true;
+		j->promised = answers[i].promised;
 		if (r->error == 0 && answers[i].verdict != PLACEMENT_FALLBACK)
 			j->dest = answers[i].node;
 	}
@@ -483,14 +484,35 @@ void plan_floors(struct run *r)
 	free(a);
 }
 
-static double path_budget(const struct run *r, uint32_t from, uint32_t to)
+static double path_usual(const struct run *r, uint32_t from, uint32_t to)
 {
 	uint32_t path[NETWORK_PATH_MAX];
 	int n = network_path(&r->world->net, from, to, path);
 	double bps = INFINITY;
 	for (int k = 0; k < (r->system->topology_blind ? MIN(n, 1) : n); k++)
-		bps = fmin(bps, network_budget_bps(&r->world->net.links[path[k]]));
+		bps = fmin(bps, network_usual_bps(&r->world->net.links[path[k]]));
 	return bps;
+}
+
+/* What a reclaim now could move at: towards the copies, where only what changed must go if the
+ * last one is there, or to one of the machines that would be asked first. */
+static double escape_bps(struct run *r, uint32_t job, double enough_bps)
+{
+	const struct sim_job *j = &r->jobs[job];
+	bool away = j->home != NETWORK_NONE && j->home != j->node;
+	double best = path_usual(r, j->node, away ? j->home : r->world->server);
+	if (away && j->image_at == j->home && j->durable_s > 0 && j->home < r->world->nodes.count &&
+	    r->nodes[j->home].state == HAZARD_LENT && r->nodes[j->home].free > 0)
+		best /= fmax(model(r, job)->delta, 0.01);
+	size_t at = rank_next(r, r->cursor);
+	for (int i = 0; i < ESCAPES && at < r->rank.count && best < enough_bps; i++) {
+		uint32_t node = r->rank.data[at];
+		if (node != j->node && r->nodes[node].free >= spec(r, job)->slots &&
+		    (!j->gpu_type || r->places[node].gpu_type == j->gpu_type))
+			best = fmax(best, path_usual(r, j->node, node));
+		at = rank_next(r, at + 1);
+	}
+	return best;
 }
 
 /* Rate of losing work, now: reclaims that the window does not cover, and power-offs. */
@@ -499,14 +521,15 @@ static double rate_eff(struct run *r, uint32_t job, double *ret_scale)
 	const struct sim_job *j = &r->jobs[job];
 	const struct world_model *m = model(r, job);
 	const struct world_node *n = &r->world->nodes.data[j->node];
-	uint32_t to = j->home == NETWORK_NONE || j->home == j->node ? r->world->server : j->home;
+	/* With this it gets away for certain: no need to look further. */
+	double enough = 2 * m->image_bytes / fmax(n->window_s - m->save_s - MARGIN_S, 0.1);
 	struct interval_job q = {
 		.weight = 1,
 		.stall_s = m->save_s,
 		.save_s = m->save_s,
 		.bytes_full = m->image_bytes,
 		.bytes_delta = m->image_bytes,
-		.path_bps = path_budget(r, j->node, to),
+		.path_bps = escape_bps(r, job, enough),
 		.windows_s = &n->window_s,
 		.windows_count = r->system->deadline_blind ? 0 : 1,
 	};

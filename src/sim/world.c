@@ -164,7 +164,7 @@ static int64_t server_add(struct world *w, const struct world_settings *s, uint3
 /*
  * Buildings around a core. All that leaves a building crosses its uplink and
  * the core, which is one link from its entry to its exit: research traffic is
- * there. Plans count on what research leaves at its busiest.
+ * there. Floors count on what research leaves at its busiest.
  */
 static int campus_network(struct world *w, const struct world_settings *s)
 {
@@ -193,6 +193,8 @@ static int campus_network(struct world *w, const struct world_settings *s)
 						     (double)s->server_bps / 8);
 	if (r >= 0)
 		r = w->hub = (uint32_t)server_add(w, s, (uint32_t)in, (uint32_t)out, edge);
+	if (r >= 0)
+		n->links[w->research_links.data[0]].peak_bps = busy - core * s->research;
 	return r < 0 ? (int)r : network_route(n);
 }
 
@@ -203,9 +205,12 @@ static int site_network(struct world *w, const struct world_settings *s, struct 
 				  s->floors, n, diag);
 	if (sites < 0)
 		return sites;
-	for (uint32_t l = 0; l < n->links_count; l++)
+	for (uint32_t l = 0; l < n->links_count; l++) {
+		struct network_link *x = &n->links[l];
+		x->peak_bps = fmax(x->research_bps - x->capacity_bps * s->research, 0);
 		if (VEC_PUSH(&w->research_links, l) < 0)
 			return -ENOMEM;
+	}
 	double edge = (double)s->edge_bps / 8;
 	int64_t r = 0;
 	/* Rooms are spread over the sites. */
