@@ -7,13 +7,18 @@
  *     ahead   how far that is behind the next unmatched line (0: it is that one)
  *     inside  bytes of that line that the present line has repeated so far
  *     fresh   the present line has turned out to be new: it is appended
+ *     back    after a line that was found further on: how far behind is the line
+ *             that was expected instead (and `ahead`: how far behind that it was found)
  *
  * At a line's start its bytes are compared with the tail's next line. As long
  * as they agree nothing is written. When they part, a later line of the tail
  * that begins the same takes its place: an image's place in the output is only
  * known from below, and lines with a time in them differ each time. If there
  * is none, the part that agreed is appended after all (it is the beginning of
- * a new line) and the rest follows. When match reaches tail_end, everything is
+ * a new line) and the rest follows. A line that was found further on may also
+ * have been out of turn ("resumed at step 30", said anew by each incarnation,
+ * stands behind the steps that it repeated): if the tail does not go on there, but
+ * where it was left, matching goes back. When match reaches tail_end, everything is
  * new and goes straight through; an unfinished last line of the tail is then
  * simply continued.
  *
@@ -44,6 +49,7 @@
 #define SEGMENTS_MAX 512
 #define READ_MAX 4096
 #define AHEAD_MAX 65536 /* bytes of the tail searched for a line that begins the same */
+#define BACK_MAX  (16 * AHEAD_MAX)
 #define AHEAD_LINE_MIN 4 /* bytes: shorter lines (empty ones, braces) are everywhere */
 
 enum record_kind { RECORD_STATE = 1, RECORD_SEGMENT = 2 };
@@ -56,7 +62,7 @@ struct record {
 	uint64_t offset; /* of the epoch's output */
 	uint64_t log_len;
 	uint64_t match, tail_end;
-	uint64_t inside;
+	uint32_t inside, back;
 	uint32_t flags; /* FLAG_... */
 	uint32_t ahead;
 };
@@ -148,6 +154,8 @@ emit:;
 
 static uint64_t cursor_now(const struct joblog *l)
 {
+	if (l->now.back)
+		return l->now.match - l->now.back;
 	return l->now.match < l->now.tail_end ? l->now.match - l->now.ahead : l->log_len;
 }
 
@@ -270,10 +278,59 @@ static bool step_agreed(struct joblog *l, char byte)
 	l->now.inside++;
 	if (byte != '\n')
 		return false;
+	uint64_t back = (uint64_t)(l->now.back ? l->now.back : l->now.ahead) + l->now.inside;
 	l->now.match += l->now.inside;
 	l->now.inside = 0;
-	l->now.ahead = 0;
+	l->now.back = l->now.ahead && back <= BACK_MAX ? (uint32_t)back : 0;
+	if (!l->now.back)
+		l->now.ahead = 0;
 	return true;
+}
+
+/* The line that was left for one further on begins with what this line has so far. */
+static int find_back(const struct joblog *l, char next, uint64_t *ret)
+{
+	const struct record *s = &l->now;
+	char here[READ_MAX], there[READ_MAX];
+	size_t len = (size_t)s->inside + 1, look = MAX(len, (size_t)AHEAD_LINE_MIN);
+	if (!s->back || look > s->back || look > sizeof(there))
+		return -ENOENT;
+	uint64_t at = s->match - s->back;
+	int r = log_read(l, at, there, look);
+	if (r == 0)
+		r = log_read(l, s->match, here, s->inside);
+	if (r < 0)
+		return r;
+	if (memcmp(here, there, s->inside) != 0 || there[len - 1] != next ||
+	    memchr(there, '\n', AHEAD_LINE_MIN - 1))
+		return -ENOENT;
+	*ret = at;
+	return 0;
+}
+
+/* This byte is not the next of the line it is compared with: another line, or -ENOENT. */
+static int find_other(struct joblog *l, char next)
+{
+	struct record *s = &l->now;
+	uint64_t found;
+	int r = find_back(l, next, &found);
+	if (r == 0) {
+		if (s->match >= s->tail_end) /* all from where it was found is told of */
+			s->tail_end = found + s->ahead;
+		s->back = s->ahead = 0;
+		s->match = found;
+		return 0;
+	}
+	if (r != -ENOENT)
+		return r;
+	if (s->back)
+		s->back = s->ahead = 0;
+	r = find_ahead(l, next, &found);
+	if (r == 0) {
+		s->ahead += (uint32_t)(found - s->match);
+		s->match = found;
+	}
+	return r;
 }
 
 /* Compares with the tail; returns how many bytes were consumed, or -errno. */
@@ -281,6 +338,12 @@ static ssize_t step_match(struct joblog *l, const char *bytes, size_t len)
 {
 	char tail[READ_MAX];
 	struct record *s = &l->now;
+	if (s->match >= s->tail_end) {
+		int found = find_other(l, bytes[0]);
+		if (found == 0)
+			(void)step_agreed(l, bytes[0]);
+		return found == -ENOENT ? 0 : found < 0 ? found : 1;
+	}
 	uint64_t at = s->match + s->inside;
 	size_t n = MIN(len, sizeof(tail));
 	n = (size_t)MIN((uint64_t)n, s->tail_end - at);
@@ -289,16 +352,13 @@ static ssize_t step_match(struct joblog *l, const char *bytes, size_t len)
 		return r;
 	for (size_t i = 0; i < n; i++) {
 		if (bytes[i] != tail[i]) {
-			uint64_t found;
-			r = find_ahead(l, bytes[i], &found);
+			r = find_other(l, bytes[i]);
 			if (r == -ENOENT) {
 				r = turn_fresh(l);
 				return r < 0 ? r : (ssize_t)i;
 			}
 			if (r < 0)
 				return r;
-			s->ahead += (uint32_t)(found - s->match);
-			s->match = found;
 			(void)step_agreed(l, bytes[i]);
 			return (ssize_t)i + 1;
 		}
@@ -312,7 +372,7 @@ static ssize_t step_match(struct joblog *l, const char *bytes, size_t len)
 	if (l->log_len > s->tail_end)
 		r = turn_fresh(l);
 	s->match = s->tail_end;
-	s->inside = s->ahead = 0;
+	s->inside = s->ahead = s->back = 0;
 	return r < 0 ? r : (ssize_t)n;
 }
 
@@ -332,7 +392,7 @@ static int consume(struct joblog *l, const char *bytes, size_t len)
 	struct record *s = &l->now;
 	while (len > 0) {
 		ssize_t n;
-		bool through = s->match >= s->tail_end && !(s->flags & FLAG_FRESH);
+		bool through = s->match >= s->tail_end && !s->back && !(s->flags & FLAG_FRESH);
 		struct segment seg = { s->offset, cursor_now(l), true };
 		if (through && s->tail_end > 0 && l->log_len > s->tail_end) {
 			/* New lines came while matching: an unfinished end is not ours to continue. */
@@ -345,7 +405,10 @@ static int consume(struct joblog *l, const char *bytes, size_t len)
 			n = log_append(l, bytes, len) < 0 ? -EIO : (ssize_t)len;
 			seg.grows = !(s->flags & FLAG_FULL);
 		} else {
-			seg.cursor = s->match + s->inside;
+			if (s->back) /* where it stands is not sure yet: from below */
+				seg.grows = false;
+			else
+				seg.cursor = s->match + s->inside;
 			n = step_match(l, bytes, len);
 		}
 		if (n < 0)
@@ -437,7 +500,7 @@ static bool record_is_sane(const struct record *r)
 	if (r->kind == RECORD_SEGMENT)
 		return true;
 	return r->kind == RECORD_STATE && r->log_len <= INT64_MAX && r->tail_end <= r->log_len &&
-	       r->match <= r->tail_end && r->ahead <= r->match && r->inside <= r->tail_end - r->match &&
+	       r->match <= r->tail_end && r->ahead <= r->match && r->back <= r->match && (!r->back || r->ahead <= r->back) && r->inside <= r->tail_end - r->match &&
 	       r->offset <= INT64_MAX && !(r->flags & ~(uint32_t)(FLAG_FRESH | FLAG_FULL));
 }
 

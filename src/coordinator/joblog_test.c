@@ -66,6 +66,27 @@ static void test_straight(void **state)
 	assert_int_equal(joblog_cursor(log_, 7, 0, 5), 5);
 }
 
+/* Each incarnation says anew that it resumed, and where that line stands is behind what it repeats. */
+static void test_said_anew(void **state)
+{
+	const char *once = "load\nresumed at 2\nstep 3\nstep 4\ndone\n";
+	fresh();
+	out_at(1, 0, 0, "step 1\nstep 2\nstep 3\nstep 4\ndone\n");
+	uint64_t cursor = joblog_cursor(log_, 1, 14, 0);
+	for (uint64_t epoch = 2; epoch < 6; epoch++) {
+		for (size_t i = 0; once[i]; i++) {
+			char text[2] = { once[i], 0 };
+			out_at(epoch, cursor, i, text);
+			if (i % 5 == epoch)
+				reopen();
+		}
+		assert_log("step 1\nstep 2\nstep 3\nstep 4\ndone\nload\nresumed at 2\n");
+	}
+	/* One that gets further; what it says is all new. */
+	out_at(6, cursor, 0, "load\nresumed at 2\nstep 3\nstep 4\nmore\ndone\nload\n");
+	assert_log("step 1\nstep 2\nstep 3\nstep 4\ndone\nload\nresumed at 2\nmore\nload\n");
+}
+
 static void test_replay(void **state)
 {
 	fresh();
@@ -229,6 +250,7 @@ static int teardown(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_straight), cmocka_unit_test(test_said_anew),
 		cmocka_unit_test(test_straight), cmocka_unit_test(test_replay),
 		cmocka_unit_test(test_cut_line), cmocka_unit_test(test_random),
 		cmocka_unit_test(test_inexact),
