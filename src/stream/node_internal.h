@@ -497,8 +497,16 @@ bool out_restore(struct reclaim_node *n, const char *to, uint32_t number, uint8_
 		 uint64_t last, uint64_t stable, const uint8_t *records, size_t len);
 struct reclaim_stream *out_new(struct reclaim_node *n, const char *to, uint32_t number,
 			       enum reclaim_class cls);
+
+/* segment.c */
 int out_append(struct reclaim_stream *o, const struct iovec *iov, int iov_count, size_t len);
+/* One long message; with buf its bytes stay the caller's until they are released. */
+int out_append_message(struct reclaim_stream *o, const struct iovec *iov, int iov_count, size_t len,
+		       const struct reclaim_buf *buf);
 bool out_has_room(const struct reclaim_stream *o, size_t len);
+bool out_spill(struct reclaim_stream *o);
+void segment_uncount(struct reclaim_stream *o, struct segment *s);
+void segment_free(struct reclaim_node *n, struct segment *s);
 void segment_unpin(struct reclaim_node *n, struct segment *s);
 uint8_t *segment_bytes(struct reclaim_stream *o, struct segment *s);
 
@@ -517,12 +525,21 @@ void in_frag_done(struct link *l, struct in *in);
 void in_event(struct in *in, enum reclaim_kind kind, uint64_t seq, uint32_t code);
 void in_flush_acks(struct reclaim_node *n, bool all);
 void in_ack(struct in *in);
+void in_ack_later(struct reclaim_node *n, struct in *in);
 void in_purge(struct reclaim_node *n);
-void in_release_given(struct reclaim_node *n);
 uint64_t in_window(const struct reclaim_node *n, uint8_t cls);
+uint64_t in_digest(const uint8_t *p, size_t len);
+
+/* in_memory.c */
 struct block *block_new(struct reclaim_node *n, uint32_t cap);
 void block_unref(struct reclaim_node *n, struct block *b);
+struct big *big_new(struct reclaim_node *n, size_t len);
+/* handed_out: the application has seen it, so its memory is the application's. */
+void big_free(struct reclaim_node *n, struct big *b, bool handed_out);
+struct run *run_push(struct run_queue *q);
+void run_pop(struct run_queue *q);
 void run_drop(struct reclaim_node *n, struct run *r);
+void in_release_given(struct reclaim_node *n);
 
 /* regclient.c */
 void reg_start(struct reclaim_node *n);

@@ -36,6 +36,8 @@ static const struct {
 	{ { .type = STREAM_FRAME_PREPARE, .epoch = 8, .name = "stage-2", .locator = "10.0.0.7:4000" },
 	  "0a000000" "1e000000" "0800000000000000" "07" "73746167652d32" "0d"
 	  "31302e302e302e373a34303030" },
+	{ { .type = STREAM_FRAME_READY, .hid = 9, .code = 2 },
+	  "0f000000" "0c000000" "0900000000000000" "02000000" },
 	{ { .type = STREAM_FRAME_CUT, .hid = 9, .limit = 4096, .stable = 100, .seq = 64 },
 	  "11000000" "20000000" "4000000000000000" "6400000000000000" "0010000000000000"
 	  "0900000000000000" },
@@ -57,6 +59,7 @@ static void test_vectors(void **state)
 		assert_int_equal(stream_frame_decode(buf, o.len, &f, &payload), (int)o.len);
 		assert_int_equal(payload, 0);
 		assert_int_equal(f.seq, vectors[i].f.seq);
+		assert_int_equal(f.code, vectors[i].f.code);
 		assert_string_equal(f.name, vectors[i].f.name);
 		for (size_t k = 0; k < o.len; k++)
 			assert_int_equal(stream_frame_decode(buf, k, &f, &payload), 0);
