@@ -15,12 +15,14 @@
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/parse.h"
 #include "base/rng.h"
 #include "base/strbuf.h"
 #include "io/http_internal.h"
 
 #define CONNECT_TIMEOUT_S 5
+#define LOST_S	  12 /* no attempt lasts so long: its end was not told to us */
 #define IDLE_PING_S 3
 #define IDLE_HANGUP_S 8
 #define HOST_MAX 256
@@ -43,10 +45,11 @@ struct control_client {
 	struct lws_context *context;
 	struct lws *wsi; /* the attempt or connection of now */
 	bool up;
-	bool closed; /* by our user: no callbacks */
+	bool closed;  /* by our user: no callbacks */
+	bool leaving; /* the context, to be replaced */
 	struct loop_timer retry;
 	uint64_t retry_ms;
-	uint64_t up_at_ns;
+	uint64_t up_at_ns, began_ns;
 	struct rng rng;
 	struct strbuf in;
 	struct control_frame *out_head, **out_tail;
@@ -113,11 +116,34 @@ static const lws_retry_bo_t idle_policy = {
 	.secs_since_valid_hangup = IDLE_HANGUP_S,
 };
 
+static int context_open(struct control_client *c);
+
+/*
+ * Seen once in some hundred kills of a coordinator: libwebsockets never calls back about an
+ * attempt that was cut off, and the machine would stay alone for ever. Its context is then given
+ * up with all that it has, and a new one made once it is gone. False: not now.
+ */
+static bool context_ready(struct control_client *c)
+{
+	if (c->wsi && clock_boot_ns() - c->began_ns > LOST_S * NS_PER_S) {
+		log_warn("control: an attempt to connect got lost; beginning anew");
+		c->wsi = NULL;
+		c->leaving = true;
+		lws_context_destroy(c->context); /* begins to close its handles */
+	} else if (c->leaving && c->context) {
+		lws_context_destroy(c->context); /* they are closed: the rest, and it is NULL */
+	}
+	if (!c->wsi && !c->context && context_open(c) == 0)
+		c->leaving = false;
+	if (c->wsi || c->leaving || !c->context)
+		(void)loop_timer_in(&c->retry, NS_PER_S);
+	return !c->wsi && !c->leaving && c->context;
+}
+
 static void connect_now(void *user)
 {
 	struct control_client *c = user;
 	struct lws_client_connect_info info = {
-		.context = c->context,
 		.address = c->host,
 		.host = c->host,
 		.origin = c->host,
@@ -132,11 +158,15 @@ static void connect_now(void *user)
 		.pwsi = &c->wsi,
 		.alpn = "http/1.1",
 	};
-	if (c->wsi || c->closed)
+	if (c->up || c->closed || !context_ready(c))
 		return;
+	info.context = c->context;
+	c->began_ns = clock_boot_ns();
 	/* On failure the error callback may have run already and armed the timer. */
 	if (!lws_client_connect_via_info(&info) && !c->wsi && !loop_timer_armed(&c->retry))
 		went_down(c, "cannot connect");
+	if (!loop_timer_armed(&c->retry))
+		(void)loop_timer_in(&c->retry, NS_PER_S);
 }
 
 static int receive(struct control_client *c, struct lws *wsi, const char *bytes, size_t len)
