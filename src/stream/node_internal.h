@@ -431,14 +431,16 @@ void node_turn(struct reclaim_node *n, uint64_t wait_ns);
 int node_wait(struct reclaim_node *n, uint64_t deadline_ns);
 void node_act(struct reclaim_node *n, unsigned todo);
 void node_wake(struct reclaim_node *n);
-/* The state of that snapshot survives (or, not ok, will never be known to). */
-void node_durable(struct reclaim_node *n, uint64_t id, bool ok);
 uint64_t node_deadline(int timeout_ms);
 static inline void node_soon(struct reclaim_node *n, uint64_t at_ns)
 {
 	if (at_ns < n->timer_ns)
 		n->timer_ns = at_ns;
 }
+
+/* snapshot.c */
+/* The state of that snapshot survives (or, not ok, will never be known to). */
+void node_durable(struct reclaim_node *n, uint64_t id, bool ok);
 
 /* link.c */
 struct link *link_connect(struct reclaim_node *n, const char *locator, uint64_t epoch,
@@ -450,8 +452,6 @@ void link_close(struct link *l, const char *why);
 void link_bury(struct reclaim_node *n);
 void link_free(struct link *l);
 void link_events(struct link *l, unsigned events);
-void link_read(struct link *l);
-bool link_sleep(struct link *l);
 void link_watch_again(struct reclaim_node *n);
 void link_flush(struct link *l);
 void link_flush_all(struct reclaim_node *n);
@@ -462,6 +462,10 @@ int link_add_out(struct link *l, struct reclaim_stream *o);
 /* Adds a piece to the unfinished write. */
 void link_pend(struct link *l, const void *bytes, size_t len, struct segment *s);
 uint8_t *link_head(struct link *l);
+
+/* link_read.c */
+void link_read(struct link *l);
+bool link_sleep(struct link *l);
 
 /* link_pace.c */
 void link_pace_start(struct link *l);

@@ -113,7 +113,7 @@ static int take(struct reclaim_node *n, struct reclaim_msg *ret, int max)
 				in_ack(in);
 				if (in->link)
 					link_flush(in->link);
-			} else {
+			} else if (!in->ack_listed) {
 				in_ack_later(n, in);
 			}
 			if (in->close_known && in->rx.cur == in->close_seq) {
