@@ -504,6 +504,9 @@ struct reclaim_stream *out_new(struct reclaim_node *n, const char *to, uint32_t 
 
 /* segment.c */
 int out_append(struct reclaim_stream *o, const struct iovec *iov, int iov_count, size_t len);
+/* As many as there is room for, the first in any case: how many, or why not even that. The
+ * calls per message stay within one file, where the compiler makes one loop of them. */
+int out_append_many(struct reclaim_stream *o, const struct iovec *messages, int count);
 /* One long message; with buf its bytes stay the caller's until they are released. */
 int out_append_message(struct reclaim_stream *o, const struct iovec *iov, int iov_count, size_t len,
 		       const struct reclaim_buf *buf);

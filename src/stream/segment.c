@@ -247,3 +247,21 @@ int out_append(struct reclaim_stream *o, const struct iovec *iov, int iov_count,
 	appended(o, s, at, len + STREAM_RECORD_HEAD);
 	return 0;
 }
+
+int out_append_many(struct reclaim_stream *o, const struct iovec *messages, int count)
+{
+	int r = 0, done = 0;
+
+	while (r == 0 && done < count) {
+		size_t len = messages[done].iov_len;
+
+		if (len > STREAM_MESSAGE_MAX)
+			r = -EMSGSIZE;
+		else if (done && !out_has_room(o, len))
+			break;
+		else
+			r = out_append(o, &messages[done], 1, len);
+		done += r == 0;
+	}
+	return done ? done : r;
+}

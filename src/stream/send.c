@@ -134,28 +134,17 @@ int reclaim_send(struct reclaim_stream *s, const void *data, size_t len, unsigne
 int reclaim_send_many(struct reclaim_stream *s, const struct iovec *messages, int count,
 		      unsigned flags, int timeout_ms)
 {
-	int done = 0;
-
 	if (count <= 0)
 		return -EINVAL;
 	node_lock(s->node);
 	int r = wait_room(s, messages[0].iov_len, timeout_ms);
 
-	while (r == 0 && done < count) {
-		size_t len = messages[done].iov_len;
-
-		if (len > STREAM_MESSAGE_MAX)
-			r = -EMSGSIZE;
-		else if (done && !out_has_room(s, len))
-			break;
-		else
-			r = out_append(s, &messages[done], 1, len);
-		done += r == 0;
-	}
-	if (done)
+	if (r == 0)
+		r = out_append_many(s, messages, count);
+	if (r > 0)
 		sent(s, flags);
 	pthread_mutex_unlock(&s->node->lock);
-	return done ? done : r;
+	return r;
 }
 
 int reclaim_send_buf(struct reclaim_stream *s, const struct reclaim_buf *buf, unsigned flags,
