@@ -454,6 +454,50 @@ void plan_moves(struct run *r, const uint32_t *jobs, size_t count, double window
 	}
 }
 
+static void floor_set(struct run *r, uint32_t job, double bps)
+{
+	struct sim_job *j = &r->jobs[job];
+	if (j->flow == FLOW_NONE || fabs(j->floor - bps) < 1)
+		return;
+	j->floor = bps;
+	flow_floor(&r->flows, j->flow, bps);
+	if (flows_update(&r->flows, j->flow, r->now_s) < 0)
+		r->error = -1;
+	run_flows_touched(r);
+}
+
+/*
+ * As the coordinator of a lab does (engine_move.c): every move the same floor, or twice what it
+ * needs. Where floors meet on a link that does not carry them all, TCP shares it evenly.
+ */
+static void floors_even(struct run *r)
+{
+	uint32_t *on = calloc(r->world->net.links_count + 1, sizeof(*on));
+	if (!on) {
+		r->error = -1;
+		return;
+	}
+	for (size_t i = 0; i < r->moving.count; i++) {
+		const struct sim_job *j = &r->jobs[r->moving.data[i]];
+		const struct flow *x = j->flow == FLOW_NONE ? NULL : &r->flows.items.data[j->flow];
+		for (uint32_t k = 0; x && k < x->links_count; k++)
+			on[x->links[k]]++;
+	}
+	for (size_t i = 0; r->error == 0 && i < r->moving.count; i++) {
+		const struct sim_job *j = &r->jobs[r->moving.data[i]];
+		const struct flow *x = j->flow == FLOW_NONE ? NULL : &r->flows.items.data[j->flow];
+		if (!x)
+			continue;
+		double left_s = fmax(j->deadline_s - r->now_s - MARGIN_S, 0.1);
+		double bps = fmax(r->world->floor_bps, 2 * flow_left(x, r->now_s) / left_s);
+		for (uint32_t k = 0; k < x->links_count; k++)
+			bps = fmin(bps, network_budget_bps(&r->world->net.links[x->links[k]]) /
+						on[x->links[k]]);
+		floor_set(r, r->moving.data[i], bps);
+	}
+	free(on);
+}
+
 /* The schedule's rates now, for all that move at notice. */
 void plan_floors(struct run *r)
 {
@@ -462,6 +506,10 @@ void plan_floors(struct run *r)
 					   .deadline_blind = r->system->deadline_blind };
 	if (n == 0 || r->system->notice != NOTICE_MOVE)
 		return;
+	if (r->world->floor_bps > 0) {
+		floors_even(r);
+		return;
+	}
 	struct transfer *t = calloc(n, sizeof(*t));
 	struct admission *a = calloc(n, sizeof(*a));
 	if (!t || !a)
@@ -470,16 +518,8 @@ void plan_floors(struct run *r)
 		t[i] = transfer_now(r, r->moving.data[i]);
 	if (r->error == 0 && admission_plan(&r->world->net, t, n, &config, a, NULL) < 0)
 		r->error = -1;
-	for (size_t i = 0; r->error == 0 && i < n; i++) {
-		struct sim_job *j = &r->jobs[r->moving.data[i]];
-		if (j->flow == FLOW_NONE || fabs(j->floor - a[i].floor_bps) < 1)
-			continue;
-		j->floor = a[i].floor_bps;
-		flow_floor(&r->flows, j->flow, fmin(a[i].floor_bps, 1e15));
-		if (flows_update(&r->flows, j->flow, r->now_s) < 0)
-			r->error = -1;
-		run_flows_touched(r);
-	}
+	for (size_t i = 0; r->error == 0 && i < n; i++)
+		floor_set(r, r->moving.data[i], fmin(a[i].floor_bps, 1e15));
 	free(t);
 	free(a);
 }

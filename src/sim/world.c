@@ -625,6 +625,7 @@ int world_make(const struct scenario *s, uint64_t seed, struct world *ret, struc
 		w.end_s = (double)s->duration_ns / 1e9;
 		w.background = 0.5;
 		w.stop_when_done = true;
+		w.floor_bps = (double)s->system.floor_bps / 8;
 		r = machines_from_scenario(&w, s);
 		if (r == 0)
 			r = events_from_scenario(&w, s);

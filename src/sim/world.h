@@ -93,6 +93,8 @@ struct world {
 	double monday_s;
 	uint64_t jobs_skipped;    /* larger than any machine */
 	bool stop_when_done;      /* a lab scenario ends when its jobs end */
+	double floor_bps;         /* what the coordinator grants a move there at least; 0: floors come
+				   * from the schedule */
 };
 
 /* Draws owners' windows, machines of the trace, job order and kinds from `seed`. */
