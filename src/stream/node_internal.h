@@ -4,8 +4,8 @@
  * whoever holds it may read and write sockets, nobody sleeps with it but a
  * save callback's sink. Data flow:
  *
- *   reclaim_send -> out.c (retained in wire form) -> link.c (gather by class)
- *   socket -> link.c (frames) -> in.c (runs queued per class) -> reclaim_recv
+ *   send.c -> segment.c (retained in wire form) -> out.c -> link.c (gather by class)
+ *   socket -> link_read.c (frames) -> in.c (runs queued per class) -> receive.c
  *   timers, registry, handover: node.c, regclient.c, move.c
  *
  * Trusted: nothing from a socket. A link whose peer breaks the protocol is
