@@ -133,6 +133,8 @@ struct guest {
 	uint64_t commit_seq_at_notice, noticed_wall_ns; /* the latter as files are stamped */
 	uint64_t activity_offset;     /* output when the folder first changed after the last commit */
 	bool activity;
+	uint64_t quiet_offset;        /* output when the folder was last seen unchanged, ... */
+	uint64_t quiet_stamp_ns;      /* ... and when that was, as files are stamped */
 	struct guest_take *take;
 	bool dumping, dump_final, restored_dump; /* drivers criu and cuda */
 	unsigned dump_tries;
@@ -307,6 +309,7 @@ int guest_shim_adopt(struct guest *g, struct diag *diag);
 /* guest_image.c */
 int guest_watch_open(struct guest *g, struct diag *diag);
 void guest_watch_close(struct guest *g);
+void guest_watch_quiet(struct guest *g); /* now and then: see output_before_change() */
 void guest_watch_scan(struct guest *g);
 void guest_take_cancel(struct guest *g);
 void guest_interval_set(struct guest *g, uint64_t interval_ns, uint64_t next_ns);

@@ -10,9 +10,11 @@
  * under our hands", and the newest commit is tried.
  */
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "agent/agent_internal.h"
 #include "agent/task.h"
@@ -327,12 +329,37 @@ static bool answers_notice(const struct guest *g, const struct ckpt_commit *c)
 	       (c->format != JOB_CKPT_FILES || c->changed_ns >= g->noticed_wall_ns);
 }
 
+void guest_watch_quiet(struct guest *g)
+{
+	struct pollfd p = { .fd = g->watch ? ckpt_watch_fd(g->watch) : -1, .events = POLLIN };
+	uint64_t stamp = clock_stamp_ns(), size = output_size(g);
+	if (p.fd < 0 || g->activity || poll(&p, 1, 0) != 0)
+		return;
+	g->quiet_offset = size;
+	g->quiet_stamp_ns = stamp;
+}
+
+/* How much output there surely was before the folder began to change. On a busy machine we hear
+ * of it late: if the program has said something since, it counts from when all was quiet. */
+static uint64_t output_before_change(const struct guest *g)
+{
+	char path[PATH_MAX];
+	struct stat out, dir;
+	if (path_format(path, sizeof(path), "%s/output.log", g->dir) < 0 || stat(path, &out) < 0 ||
+	    path_format(path, sizeof(path), "%s/ckpt", g->dir) < 0 || stat(path, &dir) < 0)
+		return g->quiet_offset;
+	uint64_t said = (uint64_t)out.st_mtim.tv_sec * NS_PER_S + (uint64_t)out.st_mtim.tv_nsec;
+	uint64_t made = (uint64_t)dir.st_mtim.tv_sec * NS_PER_S + (uint64_t)dir.st_mtim.tv_nsec;
+	/* A file rewritten in place leaves no stamp on the folder: then by when we heard of it. */
+	return made >= g->quiet_stamp_ns && said >= made ? g->quiet_offset : (uint64_t)out.st_size;
+}
+
 void guest_watch_scan(struct guest *g)
 {
 	struct ckpt_commit c;
 	if (!g->activity) {
 		g->activity = true;
-		g->activity_offset = output_size(g);
+		g->activity_offset = output_before_change(g);
 	}
 	if (g->take || scan(g, &c) < 0)
 		return;

@@ -290,8 +290,10 @@ static void on_status_timer(void *user)
 	struct agent *a = user;
 	if (link_is_up(a))
 		send_status(a);
-	for (struct guest *g = a->guests; g; g = g->next)
+	for (struct guest *g = a->guests; g; g = g->next) {
 		output_pump(g);
+		guest_watch_quiet(g);
+	}
 	(void)loop_timer_in(&a->status_timer, a->status_every_ns);
 }
 
