@@ -267,9 +267,10 @@ int link_send(struct agent *a, struct control_message *m);
 void link_send_owner(struct agent *a, bool cancelled);
 void link_send_job(struct guest *g);
 bool link_is_up(const struct agent *a);
-/* Where in the output of its epoch an image was taken, as its manifest says; 0 = not known. */
-uint64_t link_image_output(struct agent *a, const char *job, const char *digest,
-			   char ret_commit[CONTROL_COMMIT_MAX + 1]);
+/* What the agent that took an image attached to it (a new reference), or NULL. */
+json_t *link_image_meta(struct agent *a, const char *job, const char *digest);
+/* Where in the output of its epoch it was taken; 0 = not known. */
+uint64_t link_image_output(const json_t *meta, char ret_commit[CONTROL_COMMIT_MAX + 1]);
 void guest_report(const struct guest *g, struct control_job_report *ret); /* borrowed strings */
 
 /* guest.c */
@@ -344,11 +345,11 @@ void output_rewind(struct agent *a); /* a new connection: what was not acked goe
 bool output_drained(const struct guest *g);
 /*
  * What of the output the coordinator may not have yet, as {"at", "data"} for an image's meta
- * (base64, at most the last OUTPUT_TAIL_MAX bytes); NULL = it has all. Whoever holds the
+ * (base64url, at most the last OUTPUT_TAIL_MAX bytes); NULL = it has all. Whoever holds the
  * image then tells it, should this machine not come back.
  */
 json_t *output_tail(struct guest *g);
-void output_tail_tell(struct agent *a, const char *job, uint64_t epoch, const char *digest);
+void output_tail_tell(struct agent *a, const char *job, uint64_t epoch, const json_t *meta);
 /* After a welcome: with all images here. */
 void output_tails_tell(struct agent *a);
 uint64_t output_size(const struct guest *g);

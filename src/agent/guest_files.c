@@ -190,10 +190,9 @@ static int pack_results(struct files_task *t, char *name, int fd)
 	return r;
 }
 
-/* It is not there, or went away in the middle: it comes back. */
 static bool coordinator_away(int r)
 {
-	return r == -ECONNREFUSED || r == -ECONNRESET || r == -EPIPE || r == -ETIMEDOUT || r == -EAGAIN;
+	return http_client_went_away(r) || r == -EAGAIN;
 }
 
 static void results_work(void *arg)

@@ -331,9 +331,11 @@ static bool answers_notice(const struct guest *g, const struct ckpt_commit *c)
 
 void guest_watch_quiet(struct guest *g)
 {
-	struct pollfd p = { .fd = g->watch ? ckpt_watch_fd(g->watch) : -1, .events = POLLIN };
+	if (!g->watch || g->activity)
+		return;
+	struct pollfd p = { .fd = ckpt_watch_fd(g->watch), .events = POLLIN };
 	uint64_t stamp = clock_stamp_ns(), size = output_size(g);
-	if (p.fd < 0 || g->activity || poll(&p, 1, 0) != 0)
+	if (poll(&p, 1, 0) != 0)
 		return;
 	g->quiet_offset = size;
 	g->quiet_stamp_ns = stamp;
@@ -348,8 +350,7 @@ static uint64_t output_before_change(const struct guest *g)
 	if (path_format(path, sizeof(path), "%s/output.log", g->dir) < 0 || stat(path, &out) < 0 ||
 	    path_format(path, sizeof(path), "%s/ckpt", g->dir) < 0 || stat(path, &dir) < 0)
 		return g->quiet_offset;
-	uint64_t said = (uint64_t)out.st_mtim.tv_sec * NS_PER_S + (uint64_t)out.st_mtim.tv_nsec;
-	uint64_t made = (uint64_t)dir.st_mtim.tv_sec * NS_PER_S + (uint64_t)dir.st_mtim.tv_nsec;
+	uint64_t said = timespec_ns(&out.st_mtim), made = timespec_ns(&dir.st_mtim);
 	/* A file rewritten in place leaves no stamp on the folder: then by when we heard of it. */
 	return made >= g->quiet_stamp_ns && said >= made ? g->quiet_offset : (uint64_t)out.st_size;
 }

@@ -138,18 +138,20 @@ static struct control_slot *slots_of(struct agent *a, size_t *ret_count)
 	return s;
 }
 
-uint64_t link_image_output(struct agent *a, const char *job, const char *digest,
-			   char ret_commit[CONTROL_COMMIT_MAX + 1])
+json_t *link_image_meta(struct agent *a, const char *job, const char *digest)
 {
 	struct image_info info;
 	CLEANUP_FREE char *meta = NULL;
-	ret_commit[0] = '\0';
 	if (image_show(a->images, job, digest, &info, &meta, NULL) < 0 || !meta)
-		return 0;
-	CLEANUP_JSON json_t *in = json_loads(meta, 0, NULL);
-	const char *commit = json_string_value(json_object_get(in, "commit"));
+		return NULL;
+	return json_loads(meta, 0, NULL);
+}
+
+uint64_t link_image_output(const json_t *meta, char ret_commit[CONTROL_COMMIT_MAX + 1])
+{
+	const char *commit = json_string_value(json_object_get(meta, "commit"));
 	(void)snprintf(ret_commit, CONTROL_COMMIT_MAX + 1, "%s", commit ? commit : "");
-	json_int_t offset = json_integer_value(json_object_get(in, "output_offset"));
+	json_int_t offset = json_integer_value(json_object_get(meta, "output_offset"));
 	return offset > 0 ? (uint64_t)offset : 0;
 }
 
@@ -166,7 +168,8 @@ static struct control_image *images_of(struct agent *a, size_t *ret_count)
 	struct control_image *out = calloc(n + 1, sizeof(*out));
 	for (size_t i = 0; out && i < n; i++) {
 		char commit[CONTROL_COMMIT_MAX + 1];
-		uint64_t offset = link_image_output(a, list[i].job, list[i].digest, commit);
+		CLEANUP_JSON json_t *meta = link_image_meta(a, list[i].job, list[i].digest);
+		uint64_t offset = link_image_output(meta, commit);
 		out[i] = (struct control_image){ strdup(list[i].job), list[i].epoch, list[i].seq,
 						 strdup(list[i].digest), list[i].bytes, offset,
 						 strdup(commit) };

@@ -47,7 +47,8 @@ static void on_received(void *arg, const struct transfer_incoming *in)
 {
 	struct agent *a = arg;
 	char commit[CONTROL_COMMIT_MAX + 1];
-	uint64_t output_offset = link_image_output(a, in->job, in->image, commit);
+	CLEANUP_JSON json_t *meta = link_image_meta(a, in->job, in->image);
+	uint64_t output_offset = link_image_output(meta, commit);
 	struct control_message m = {
 		.type = CONTROL_RECEIVED,
 		.received = {
@@ -67,7 +68,7 @@ static void on_received(void *arg, const struct transfer_incoming *in)
 	POINT("agent.received.before_told");
 	log_info("job %s epoch %llu: image %.12s is here (from %s)", in->job,
 		 (unsigned long long)in->epoch, in->image, in->from);
-	output_tail_tell(a, in->job, in->epoch, in->image); /* before the image counts as durable */
+	output_tail_tell(a, in->job, in->epoch, meta); /* before the image counts as durable */
 	(void)link_send(a, &m); /* without a link, hello's list of images says it */
 	POINT("agent.received.told");
 }

@@ -14,13 +14,13 @@
 #include <unistd.h>
 
 #include "agent/agent_internal.h"
+#include "base/base64.h"
 #include "base/check.h"
 #include "base/cleanup.h"
 #include "base/file.h"
 
 #define OUTPUT_AHEAD_MAX (8u * CONTROL_OUTPUT_MAX)
 #define OUTPUT_TAIL_MAX  65536u
-#define BASE64_LEN(n)	 (((n) + 2) / 3 * 4)
 
 _Static_assert(BASE64_LEN(OUTPUT_TAIL_MAX) + 4096 < IMAGE_META_MAX, "a tail fits into an image's meta");
 
@@ -108,37 +108,22 @@ json_t *output_tail(struct guest *g)
 	ssize_t n = pread(g->output_fd, bytes, (size_t)(end - at), (off_t)at);
 	if (n <= 0)
 		return NULL;
-	(void)EVP_EncodeBlock((unsigned char *)text, bytes, (int)n);
+	(void)base64url_encode(bytes, (size_t)n, text);
 	return json_pack("{s:I,s:s}", "at", (json_int_t)at, "data", text);
 }
 
 /* Comes from another machine: what is not such a tail is left alone. */
-static void tail_tell(struct agent *a, const char *job, uint64_t epoch, const json_t *tail)
+void output_tail_tell(struct agent *a, const char *job, uint64_t epoch, const json_t *meta)
 {
+	const json_t *tail = json_object_get(meta, "output");
 	const char *text = json_string_value(json_object_get(tail, "data"));
 	json_int_t at = json_integer_value(json_object_get(tail, "at"));
-	size_t len = text ? strlen(text) : 0;
-	unsigned char bytes[OUTPUT_TAIL_MAX + 3];
-	if (len == 0 || len % 4 != 0 || len > BASE64_LEN(OUTPUT_TAIL_MAX) || at < 0)
-		return;
-	int n = EVP_DecodeBlock(bytes, (const unsigned char *)text, (int)len);
-	if (n < 0)
-		return;
-	n -= (text[len - 1] == '=') + (text[len - 2] == '='); /* padding is counted as data */
-	for (int i = 0; i < n; i += CONTROL_OUTPUT_MAX)
+	unsigned char bytes[OUTPUT_TAIL_MAX];
+	int64_t n = text && at >= 0 ? base64url_decode(text, strlen(text), bytes, sizeof(bytes)) : 0;
+	for (int64_t i = 0; i < n; i += CONTROL_OUTPUT_MAX)
 		if (output_send(a, job, epoch, (uint64_t)at + (uint64_t)i, bytes + i,
-				(size_t)MIN(n - i, CONTROL_OUTPUT_MAX)) < 0)
+				(size_t)MIN(n - i, (int64_t)CONTROL_OUTPUT_MAX)) < 0)
 			return; /* again after the next welcome */
-}
-
-void output_tail_tell(struct agent *a, const char *job, uint64_t epoch, const char *digest)
-{
-	struct image_info info;
-	CLEANUP_FREE char *meta = NULL;
-	if (!link_is_up(a) || image_show(a->images, job, digest, &info, &meta, NULL) < 0 || !meta)
-		return;
-	CLEANUP_JSON json_t *in = json_loads(meta, 0, NULL);
-	tail_tell(a, job, epoch, json_object_get(in, "output"));
 }
 
 void output_tails_tell(struct agent *a)
@@ -147,7 +132,9 @@ void output_tails_tell(struct agent *a)
 	size_t n = 0;
 	if (image_list(a->images, NULL, &list, &n, NULL) < 0)
 		return;
-	while (n-- > 0) /* the oldest first: what comes behind a gap is not taken */
-		output_tail_tell(a, list[n].job, list[n].epoch, list[n].digest);
+	while (n-- > 0) { /* the oldest first: what comes behind a gap is not taken */
+		CLEANUP_JSON json_t *meta = link_image_meta(a, list[n].job, list[n].digest);
+		output_tail_tell(a, list[n].job, list[n].epoch, meta);
+	}
 	free(list);
 }

@@ -10,14 +10,14 @@ uint64_t clock_boot_ns(void)
 {
 	struct timespec t;
 	CHECK(clock_gettime(CLOCK_BOOTTIME, &t) == 0);
-	return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
+	return timespec_ns(&t);
 }
 
 uint64_t clock_stamp_ns(void)
 {
 	struct timespec ts;
 	(void)clock_gettime(CLOCK_REALTIME_COARSE, &ts);
-	return (uint64_t)ts.tv_sec * NS_PER_S + (uint64_t)ts.tv_nsec;
+	return timespec_ns(&ts);
 }
 
 uint64_t clock_wall_ms(void)

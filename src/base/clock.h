@@ -8,10 +8,16 @@
 #define RECLAIM_BASE_CLOCK_H
 
 #include <stdint.h>
+#include <time.h>
 
 #define NS_PER_US UINT64_C(1000)
 #define NS_PER_MS UINT64_C(1000000)
 #define NS_PER_S UINT64_C(1000000000)
+
+static inline uint64_t timespec_ns(const struct timespec *ts)
+{
+	return (uint64_t)ts->tv_sec * NS_PER_S + (uint64_t)ts->tv_nsec;
+}
 
 uint64_t clock_boot_ns(void);
 uint64_t clock_wall_ms(void);

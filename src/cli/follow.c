@@ -53,8 +53,7 @@ static void retry_pause(void)
 
 static bool is_away(int r)
 {
-	return r == -ECONNREFUSED || r == -ETIMEDOUT || r == -EAGAIN || r == -EREMOTEIO ||
-	       r == -ECONNRESET || r == -EPIPE;
+	return http_client_went_away(r) || r == -EAGAIN || r == -EREMOTEIO;
 }
 
 /* ---- output ---- */

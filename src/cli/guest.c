@@ -174,12 +174,6 @@ static int upload_inputs(struct http_client *c, const struct job_spec *spec, str
 	return schema_decode(&rest_job_schema, in, SCHEMA_OPEN, NULL, job, diag);
 }
 
-/* The coordinator went away in the middle, and may be back in a moment. */
-static bool went_away(int r)
-{
-	return r == -ECONNREFUSED || r == -ECONNRESET || r == -EPIPE || r == -ETIMEDOUT;
-}
-
 /* The job, and then its inputs if it still waits for them. */
 static int submit_once(struct http_client *c, const struct job_spec *spec, json_t *body,
 		       struct rest_job *ret, struct diag *diag)
@@ -190,7 +184,7 @@ static int submit_once(struct http_client *c, const struct job_spec *spec, json_
 		r = schema_decode(&rest_job_schema, in, SCHEMA_OPEN, NULL, ret, diag);
 	if (r == 0 && spec->inputs_count > 0 && ret->state == REST_JOB_STAGING) {
 		r = upload_inputs(c, spec, ret, diag);
-		if (went_away(r)) {
+		if (http_client_went_away(r)) {
 			schema_done(&rest_job_schema, ret); /* it is asked for again */
 		} else if (r < 0) {
 			/* Half a job is no job. */
@@ -226,7 +220,7 @@ static int submit_spec(struct http_client *c, struct job_spec *spec, struct rest
 	r = submit_once(c, spec, body, ret, diag);
 	uint64_t until = clock_boot_ns() + SUBMIT_AGAIN_NS;
 	bool begun = r != -ECONNREFUSED; /* nobody there from the start: said at once */
-	while (begun && went_away(r) && clock_boot_ns() < until) {
+	while (begun && http_client_went_away(r) && clock_boot_ns() < until) {
 		struct timespec pause = { 0, 200 * 1000 * 1000 };
 		(void)nanosleep(&pause, NULL);
 		*diag = (struct diag)DIAG_INIT;

@@ -500,7 +500,8 @@ static bool record_is_sane(const struct record *r)
 	if (r->kind == RECORD_SEGMENT)
 		return true;
 	return r->kind == RECORD_STATE && r->log_len <= INT64_MAX && r->tail_end <= r->log_len &&
-	       r->match <= r->tail_end && r->ahead <= r->match && r->back <= r->match && (!r->back || r->ahead <= r->back) && r->inside <= r->tail_end - r->match &&
+	       r->match <= r->tail_end && r->ahead <= r->match && r->back <= r->match &&
+	       (!r->back || r->ahead <= r->back) && r->inside <= r->tail_end - r->match &&
 	       r->offset <= INT64_MAX && !(r->flags & ~(uint32_t)(FLAG_FRESH | FLAG_FULL));
 }
 

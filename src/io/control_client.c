@@ -116,59 +116,6 @@ static const lws_retry_bo_t idle_policy = {
 	.secs_since_valid_hangup = IDLE_HANGUP_S,
 };
 
-static int context_open(struct control_client *c);
-
-/*
- * Seen once in some hundred kills of a coordinator: libwebsockets never calls back about an
- * attempt that was cut off, and the machine would stay alone for ever. Its context is then given
- * up with all that it has, and a new one made once it is gone. False: not now.
- */
-static bool context_ready(struct control_client *c)
-{
-	if (c->wsi && clock_boot_ns() - c->began_ns > LOST_S * NS_PER_S) {
-		log_warn("control: an attempt to connect got lost; beginning anew");
-		c->wsi = NULL;
-		c->leaving = true;
-		lws_context_destroy(c->context); /* begins to close its handles */
-	} else if (c->leaving && c->context) {
-		lws_context_destroy(c->context); /* they are closed: the rest, and it is NULL */
-	}
-	if (!c->wsi && !c->context && context_open(c) == 0)
-		c->leaving = false;
-	if (c->wsi || c->leaving || !c->context)
-		(void)loop_timer_in(&c->retry, NS_PER_S);
-	return !c->wsi && !c->leaving && c->context;
-}
-
-static void connect_now(void *user)
-{
-	struct control_client *c = user;
-	struct lws_client_connect_info info = {
-		.address = c->host,
-		.host = c->host,
-		.origin = c->host,
-		.port = c->port,
-		.path = c->path,
-		.ssl_connection = LCCSCF_USE_SSL | LCCSCF_SKIP_SERVER_CERT_HOSTNAME_CHECK,
-		.protocol = NULL,
-		.local_protocol_name = "reclaim-control",
-		.ietf_version_or_minus_one = -1,
-		.retry_and_idle_policy = &idle_policy,
-		.opaque_user_data = c,
-		.pwsi = &c->wsi,
-		.alpn = "http/1.1",
-	};
-	if (c->up || c->closed || !context_ready(c))
-		return;
-	info.context = c->context;
-	c->began_ns = clock_boot_ns();
-	/* On failure the error callback may have run already and armed the timer. */
-	if (!lws_client_connect_via_info(&info) && !c->wsi && !loop_timer_armed(&c->retry))
-		went_down(c, "cannot connect");
-	if (!loop_timer_armed(&c->retry))
-		(void)loop_timer_in(&c->retry, NS_PER_S);
-}
-
 static int receive(struct control_client *c, struct lws *wsi, const char *bytes, size_t len)
 {
 	if (c->in.len + len > CONTROL_MESSAGE_MAX || strbuf_append(&c->in, bytes, len) < 0)
@@ -270,6 +217,58 @@ static int context_open(struct control_client *c)
 	http_lws_log();
 	c->context = lws_create_context(&info);
 	return c->context ? 0 : -EIO;
+}
+
+/*
+ * Seen once in some hundred kills of a coordinator: libwebsockets never calls back about an
+ * attempt that was cut off, and the machine would stay alone for ever. Its context is then given
+ * up with all that it has, and a new one made once it is gone. False: not now.
+ */
+static bool context_ready(struct control_client *c)
+{
+	if (c->wsi && clock_boot_ns() - c->began_ns > LOST_S * NS_PER_S) {
+		log_warn("control: an attempt to connect got lost; beginning anew");
+		c->wsi = NULL;
+		c->leaving = true;
+		lws_context_destroy(c->context); /* begins to close its handles */
+	} else if (c->leaving && c->context) {
+		lws_context_destroy(c->context); /* they are closed: the rest, and it is NULL */
+	}
+	if (!c->wsi && !c->context && context_open(c) == 0)
+		c->leaving = false;
+	bool ready = !c->wsi && !c->leaving && c->context;
+	if (!ready)
+		(void)loop_timer_in(&c->retry, NS_PER_S);
+	return ready;
+}
+
+static void connect_now(void *user)
+{
+	struct control_client *c = user;
+	struct lws_client_connect_info info = {
+		.address = c->host,
+		.host = c->host,
+		.origin = c->host,
+		.port = c->port,
+		.path = c->path,
+		.ssl_connection = LCCSCF_USE_SSL | LCCSCF_SKIP_SERVER_CERT_HOSTNAME_CHECK,
+		.protocol = NULL,
+		.local_protocol_name = "reclaim-control",
+		.ietf_version_or_minus_one = -1,
+		.retry_and_idle_policy = &idle_policy,
+		.opaque_user_data = c,
+		.pwsi = &c->wsi,
+		.alpn = "http/1.1",
+	};
+	if (c->up || c->closed || !context_ready(c))
+		return;
+	info.context = c->context;
+	c->began_ns = clock_boot_ns();
+	/* On failure the error callback may have run already and armed the timer. */
+	if (!lws_client_connect_via_info(&info) && !c->wsi && !loop_timer_armed(&c->retry))
+		went_down(c, "cannot connect");
+	if (!loop_timer_armed(&c->retry))
+		(void)loop_timer_in(&c->retry, NS_PER_S);
 }
 
 int control_client_open(struct loop *l, const struct identity *id, const char *address,

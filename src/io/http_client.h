@@ -6,13 +6,15 @@
  * Every call returns 0 for a 2xx answer, otherwise -errno with diag filled
  * from the server's error body: 400 -EINVAL, 401/403 -EACCES, 404 -ENOENT,
  * 409 -EEXIST, 410 -ESTALE, 413 -EFBIG, 429 -EAGAIN, 503 -EAGAIN, other
- * -EREMOTEIO; no connection -ECONNREFUSED, -ETIMEDOUT; a server that is not
- * ours -EACCES.
+ * -EREMOTEIO; no connection -ECONNREFUSED, -ETIMEDOUT; one that broke
+ * -ECONNRESET (in the handshake), -EPIPE; a server that is not ours -EACCES.
  */
 #ifndef RECLAIM_IO_HTTP_CLIENT_H
 #define RECLAIM_IO_HTTP_CLIENT_H
 
+#include <errno.h>
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/cleanup.h"
@@ -31,6 +33,12 @@ int http_client_open_fingerprint(const char *ca_fingerprint, const char *address
 void http_client_close(struct http_client *c);
 DEFINE_CLEANUP(struct http_client *, http_client_close)
 #define CLEANUP_HTTP_CLIENT CLEANUP(http_client_close_cleanup)
+/* The server is not there, or went away in the middle: it may come back. */
+static inline bool http_client_went_away(int err)
+{
+	return err == -ECONNREFUSED || err == -ECONNRESET || err == -EPIPE || err == -ETIMEDOUT;
+}
+
 /* Whole call; 0 = none (streams). Default 30 s. */
 void http_client_set_timeout(struct http_client *c, uint64_t timeout_ms);
 

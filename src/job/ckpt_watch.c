@@ -107,11 +107,6 @@ static bool looks_temporary(const char *name)
 
 /* ---- reading the folder ---- */
 
-static uint64_t ts_ns(const struct timespec *ts)
-{
-	return (uint64_t)ts->tv_sec * NS_PER_S + (uint64_t)ts->tv_nsec;
-}
-
 static void watch_folder(struct ckpt_watch *w, int fd, const char *path)
 {
 	char link[64];
@@ -155,8 +150,8 @@ static int read_folder(struct ckpt_watch *w, int fd, const char *path, bool temp
 			return -ENOMEM;
 		one.folder = S_ISDIR(st.st_mode);
 		one.size = one.folder ? 0 : (uint64_t)st.st_size;
-		one.mtime_ns = ts_ns(&st.st_mtim);
-		one.ctime_ns = ts_ns(&st.st_ctim);
+		one.mtime_ns = timespec_ns(&st.st_mtim);
+		one.ctime_ns = timespec_ns(&st.st_ctim);
 		one.ino = st.st_ino;
 		if (VEC_PUSH(&w->all, one) < 0) {
 			free(one.path);
@@ -326,7 +321,7 @@ static uint64_t quiet_ns(struct ckpt_watch *w, uint64_t now_ns, uint64_t changed
 	uint64_t age, still;
 
 	(void)clock_gettime(CLOCK_REALTIME, &ts);
-	age = ts_ns(&ts) > changed_wall_ns ? ts_ns(&ts) - changed_wall_ns : 0;
+	age = timespec_ns(&ts) > changed_wall_ns ? timespec_ns(&ts) - changed_wall_ns : 0;
 	still = w->still_since && now_ns > w->still_since ? now_ns - w->still_since : 0;
 	return age > still ? age - still : 0;
 }

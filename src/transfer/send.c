@@ -193,7 +193,7 @@ static uint64_t thread_cpu_ns(void)
 	struct timespec t;
 
 	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
+	return timespec_ns(&t);
 }
 
 static void path_measure(struct send_session *s)

@@ -14,6 +14,7 @@ struct socket_client {
 	const struct socket_ops *ops;
 	void *user;
 	bool up, closed; /* closed: by its owner; freed when libwebsockets lets go */
+	bool *gone;      /* set when it goes, while socket_open() is at work */
 	struct text_queue out;
 	struct strbuf in;
 };
@@ -22,7 +23,6 @@ static struct {
 	struct lws_context *context;
 	struct loop *loop;
 	const char *ca_file;
-	const struct socket_client *gone; /* the last one that was told so; never followed */
 } shared;
 
 static void client_free(struct socket_client *c)
@@ -37,7 +37,8 @@ static void gone(struct socket_client *c, const char *why)
 {
 	bool tell = !c->closed;
 	c->closed = true;
-	shared.gone = c;
+	if (c->gone)
+		*c->gone = true;
 	if (tell)
 		c->ops->down(c->user, why);
 	client_free(c);
@@ -189,14 +190,16 @@ int socket_open(struct loop *l, const char *url, const char *path, const struct 
 		.opaque_user_data = c, .alpn = "http/1.1",
 		.retry_and_idle_policy = &text_queue_no_pings,
 	};
-	shared.gone = NULL;
+	bool gone = false;
+	c->gone = &gone;
 	if (!lws_client_connect_via_info(&info)) {
 		/* For a refused connection the callback came from within, and c is gone with it;
 		 * for a name that nobody knows it does not come. */
-		if (shared.gone != c)
+		if (!gone)
 			client_free(c);
 		return diag_set(diag, -ECONNREFUSED, url, "cannot connect to \"%s\"", host);
 	}
+	c->gone = NULL;
 	*ret = c;
 	return 0;
 }

@@ -234,6 +234,6 @@ def others_are_refused(lab):
 
 
 if __name__ == "__main__":
-    main([coordinator_down, output_goes_with_the_image, network_down, agent_dead, agent_dead_with_window, everything_down,
-          agent_restart_keeps_guests, agent_restart_keeps_the_network, agent_away_at_the_end,
+    main([coordinator_down, output_goes_with_the_image, network_down, agent_dead,
+          agent_dead_with_window, everything_down, agent_restart_keeps_guests, agent_restart_keeps_the_network, agent_away_at_the_end,
           coordinator_restart_loses_nothing, others_are_refused])

@@ -11,18 +11,11 @@ import subprocess
 import sys
 import time
 
-from labkit import BUILD, Failed, Skip, check, main, number, wait_for
+from labkit import BUILD, Failed, Skip, check, main, need_torch, number, wait_for
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 MOVES = int(os.environ.get("RECLAIM_GANG_MOVES", "3"))
 MARK = "what-the-ranks-say-to-each-other"
-
-
-def need_torch():
-    p = subprocess.run(["/usr/bin/python3", "-c", "import torch.distributed as d; "
-                        "raise SystemExit(not d.is_available())"], check=False, capture_output=True)
-    if p.returncode:
-        raise Skip("python3-torch with torch.distributed is not here")
 
 
 def submit(lab, *args):

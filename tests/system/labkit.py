@@ -261,6 +261,13 @@ def sanitizer_reports(top):
     return found
 
 
+def need_torch():
+    p = subprocess.run(["/usr/bin/python3", "-c", "import torch.distributed as d; "
+                        "raise SystemExit(not d.is_available())"], check=False, capture_output=True)
+    if p.returncode:
+        raise Skip("python3-torch with torch.distributed is not here")
+
+
 def number(value):
     return int(value or 0)
 

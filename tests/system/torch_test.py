@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 
-from labkit import BUILD, Skip, check, main, number, wait_for
+from labkit import BUILD, check, main, need_torch, number, wait_for
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 ENV = {"PYTHONPATH": ".", "RECLAIM_LIBRARY": "./libreclaim.so"}
@@ -29,8 +29,7 @@ def undisturbed(folder):
 
 def moved_three_times(lab):
     """Three owners in turn; nothing is redone, nothing differs."""
-    if subprocess.run(["/usr/bin/python3", "-c", "import torch"], check=False, capture_output=True).returncode:
-        raise Skip("python3-torch is not here")
+    need_torch()
     want = undisturbed(pathlib.Path(lab.dir, "out", "undisturbed"))
     job = lab.submit(["/usr/bin/python3", *ARGS], name="torch",
                      inputs=[{"path": str(path), "to": name} for name, path in PARTS.items()],
